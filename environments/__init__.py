@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def _refuse_foreign_tools() -> None:
-    """A user's own `tools` next to their environment file would be imported in place of ours."""
+    """Exit if a user's `tools` next to their environment file would be imported instead of ours."""
     own = Path(__file__).resolve().parent.parent / "tools" / "__init__.py"
     spec = importlib.util.find_spec("tools")
     found = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
@@ -28,7 +28,6 @@ def _refuse_foreign_tools() -> None:
 
 
 def _is_no_advice(record: logging.LogRecord) -> bool:
-    """Only the tokenizers of transformers are used here: its advice to install PyTorch misleads."""
     return "PyTorch was not found" not in record.getMessage()
 
 

@@ -21,7 +21,7 @@ from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.boundary import Boundary
 from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
 from environments.rollout.hooks import Hooks, Item
-from environments.rollout.items.item_json import item_hash, recorded_item
+from environments.rollout.items.item_json import item_for_record, item_hash
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.hook_checks import refuse_no_reward
 from environments.rollout.lifecycle.lifecycle import Lifecycle
@@ -98,7 +98,7 @@ class AgentEnv(Hooks):
         life = self.lifecycle
         life.refuse_rollouts_before_setup()
         life.refuse_abandoned()
-        item, identity = recorded_item(task.item), item_hash(task.item)
+        item, identity = item_for_record(task.item), item_hash(task.item)
         boundary = Boundary(f"{self.name}, item {task.item_id}", life.failure_kinds)
         left = range(len(task.rolled_out), size)
         async with asyncio.TaskGroup() as siblings:
@@ -165,7 +165,7 @@ class AgentEnv(Hooks):
     async def compare(
         self, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
     ) -> TrajectoryGroup:
-        """Return the comparable siblings, with the reward of `score_group` added to their outcomes."""
+        """Return the comparable siblings, their outcomes with the reward of `score_group`."""
         parts = self.lifecycle.parts
         group, incomparable = comparable(group, parts.rules)
         if incomparable is not None:
@@ -240,8 +240,7 @@ class AgentEnv(Hooks):
         """Set the environment up and load its items, without the checks for rollouts.
 
         Raises:
-            UsageError: if there are no items, or the environment is open already.
-            RunError: as for `opened`.
+            UsageError, RunError: as for `opened`.
         """
         async with self.lifecycle.loaded(evaluation=evaluation):
             yield self
@@ -259,24 +258,15 @@ class AgentEnv(Hooks):
 
     @property
     def items(self) -> Sequence[Item]:
-        """The items, in the order of `item_ids`.
-
-        Raises:
-            ConfigError: if the environment is not open.
-        """
+        """The items, in the order of `item_ids`. Raises ConfigError if the environment is not open."""
         return self.lifecycle.items
 
     @property
     def item_ids(self) -> Sequence[str]:
-        """The id of each item; empty before the environment is open."""
         return self.lifecycle.item_ids
 
     def tasks(self) -> list[GroupTask]:
-        """Return the groups to roll out: every item once, or `total_steps` of them.
-
-        Raises:
-            ConfigError: if the environment is not open.
-        """
+        """Return the groups to roll out: every item once, or `total_steps` of them."""
         return self.lifecycle.tasks()
 
     def tasks_for_ever(self, first: int) -> Iterator[GroupTask]:
@@ -284,7 +274,7 @@ class AgentEnv(Hooks):
         return self.lifecycle.tasks_for_ever(first)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
-        """Open a fresh sandbox as class and config ask for."""
+        """Context manager: open a new sandbox with the environment's settings."""
         return self.lifecycle.sandboxes.open()
 
     # Parts.
@@ -301,7 +291,6 @@ class AgentEnv(Hooks):
 
     @property
     def policy_name(self) -> str:
-        """The policy's name in the record."""
         return f"scripted:{self.config.scripted_skill:g}" if self.policy is None else self.policy.name
 
     @property
@@ -311,12 +300,10 @@ class AgentEnv(Hooks):
 
     @property
     def servers(self) -> tuple[ServerConfig, ...]:
-        """The policy's model servers."""
         return self.lifecycle.parts.servers
 
     @property
     def estimator(self) -> str:
-        """The estimator in use."""
         return self.lifecycle.parts.estimator
 
     @classmethod

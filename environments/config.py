@@ -1,4 +1,4 @@
-"""Every setting of an environment: flat, bounded and described, as a flag, in YAML and in the help."""
+"""The settings of an environment: one flat, bounded and described field each, for flags, YAML and help."""
 
 import logging
 import os
@@ -24,9 +24,9 @@ from tools.json_input import JsonError, read_exact_json
 from tools.plain_text import nearest, without_credentials
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
-"""Settings of Atropos that do nothing here: the values that are accepted, and what to do instead."""
+"""Settings of Atropos without effect here: the accepted values, and what to do instead."""
 BARE = True
-"""The value of a flag that stands alone."""
+"""Value of a flag without a value."""
 _KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text", NoneType: "None"}
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -40,7 +40,7 @@ class Section(BaseModel):
     """`env` for `--env.NAME`."""
     without_effect: ClassVar[WithoutEffect] = {}
     by_entry: ClassVar[frozenset[str]] = frozenset()
-    """Mappings whose entries are settings of their own: layers join, and `None` unsets an entry."""
+    """Mappings whose entries are separate settings: layers are merged, and `None` removes an entry."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -75,16 +75,18 @@ class Section(BaseModel):
 
     @classmethod
     def label(cls, name: str, origin: str) -> str:
-        """A setting as it is written on the command line, or in the file `origin`."""
+        """Return the name of a setting as written on the command line, or in the file `origin`."""
         return f"{cls.section}.{name} in {origin}" if origin else f"--{cls.section}.{name}"
 
     def with_values(self, given: Mapping[str, Any], *, origin: str = "") -> Self:
-        """Return the settings with other values over them, entry by entry in a mapping.
+        """Return a copy with other values. `extra_body.top_k` replaces one entry of a mapping.
 
-        `origin` is the YAML file that has the values; without one they are text of the command line.
+        Args:
+            given: values by name, `NAME.KEY` for an entry of a mapping.
+            origin: the YAML file of the values; unset: they are text from the command line.
 
         Raises:
-            ConfigError: if a name is unknown, or a value is of the wrong kind or out of range.
+            ConfigError: if a name is unknown, or a value has the wrong type or is out of bounds.
         """
         values, labels = dict[str, Any](self), dict[str, str]()
         for written, value in given.items():
@@ -93,7 +95,7 @@ class Section(BaseModel):
             info = type(self).model_fields.get(name)
             has_entries = info is not None and get_origin(info.annotation) is dict
             if not (has_entries and key if dot else info is not None or name in self.without_effect):
-                raise ConfigError(f"no setting {label}{self._meant(written, origin)}")
+                raise ConfigError(f"no setting {label}{self._hint(written, origin)}")
             if dot:
                 value = {key: _entry(value, is_json=not origin and name == "extra_body")}
             elif info is not None:
@@ -107,7 +109,7 @@ class Section(BaseModel):
         except ValidationError as error:
             raise ConfigError(explain(error, labels, self.section)) from None
 
-    def _meant(self, written: str, origin: str) -> str:
+    def _hint(self, written: str, origin: str) -> str:
         prefix = f"{self.section}." if origin else f"--{self.section}."
         if written.startswith("estimator_") and "." not in written:
             name = written.removeprefix("estimator_")
@@ -115,7 +117,7 @@ class Section(BaseModel):
         return nearest(written, type(self).model_fields, prefix)
 
     def help_line(self, name: str) -> tuple[str, str]:
-        """The flag of a setting, and its first sentence with the default and the bounds."""
+        """Return the flag of a setting, and its first sentence with default and bounds."""
         info, default = type(self).model_fields[name], getattr(self, name)
         notes = [] if default is None or default == "" else [without_credentials(f"default: {default}")]
         if any(get_origin(kind) is Literal for kind in _alternatives(info.annotation)):
@@ -125,7 +127,7 @@ class Section(BaseModel):
         return self.label(name, ""), f"{text} [{'; '.join(notes)}]" if notes else text
 
     def help_rows(self, name: str) -> list[tuple[str, str]]:
-        """The kind, the default and the bounds of a setting."""
+        """Return the type, the default and the bounds of a setting."""
         info, default = type(self).model_fields[name], without_credentials(str(getattr(self, name)))
         rows = [("kind", _kinds(info)), ("default", default), ("bounds", ", ".join(_bounds(info)))]
         return [row for row in rows if row[1]]
@@ -135,7 +137,7 @@ def mapping_of(value: object, where: str) -> dict[str, Any]:
     """Return a mapping with its keys as text.
 
     Raises:
-        ConfigError: if the value is no mapping.
+        ConfigError: if the value is not a mapping.
     """
     if not isinstance(value, dict):
         raise ConfigError(f"{where} must be a mapping of names to values, got a {type(value).__name__}")
@@ -143,7 +145,6 @@ def mapping_of(value: object, where: str) -> dict[str, Any]:
 
 
 def _entry(value: Any, *, is_json: bool) -> Any:
-    """The value of an entry of a mapping; `None` unsets it."""
     if value == "None":
         return None
     try:
@@ -153,7 +154,7 @@ def _entry(value: Any, *, is_json: bool) -> Any:
 
 
 def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> Any:
-    """A value of the command line in a shape that pydantic reads; of a file, `a, b` for a list."""
+    """Return a value of the command line (or `a, b` of a file, for a list) in a form that pydantic reads."""
     kinds = {get_origin(kind) or kind for kind in _alternatives(field.annotation)}
     if not is_flag and not (isinstance(value, str) and list in kinds and str not in kinds):
         return value
@@ -175,7 +176,7 @@ def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> An
 
 
 def explain(error: ValidationError, labels: Mapping[str, str], section: str) -> str:
-    """The first problem of each setting: a union of kinds has one for each kind."""
+    """Return the first problem of each setting; a union type reports one for each of its members."""
     problems: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
@@ -190,7 +191,6 @@ def explain(error: ValidationError, labels: Mapping[str, str], section: str) -> 
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """The kinds of a union, or the only one."""
     return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,)
 
 
@@ -220,7 +220,6 @@ def _bounds(field: FieldInfo) -> list[str]:
 
 
 def _same(value: object, accepted: object) -> bool:
-    """Whether a value, perhaps still text, is the accepted one."""
     if isinstance(accepted, int | float) and not isinstance(accepted, bool):
         try:
             return float(str(value)) == accepted
@@ -242,11 +241,11 @@ SETTING_GROUPS: Mapping[str, str] = {
     "data_path_to_save_groups": "Record and tracking",
     "credit_view": "Serving a trainer",
 }
-"""The titles of the groups of `AgentEnvConfig`'s settings, by the first setting of each."""
+"""Titles in help and docs, by the first setting of each group."""
 
 
 PathText = Annotated[str, AfterValidator(os.path.expanduser)]
-"""The type of settings that name a file or a folder; `~` is the user's home."""
+"""Type of settings that name a file or folder; `~` is expanded."""
 
 
 class AgentEnvConfig(Section):
@@ -285,22 +284,24 @@ class AgentEnvConfig(Section):
     total_steps: int = Field(
         default=-1,
         ge=-1,
-        description="process: groups to roll out, going round the items again when there are fewer; -1: "
-        "every item once. serve: trainer steps; -1: what the trainer says.",
+        description="process: number of groups; items are repeated if there are fewer; -1: every item once. "
+        "serve: number of trainer steps; -1: the trainer's own.",
     )
     shuffle: bool = Field(
         default=False,
-        description="Roll the items out in another order each time round, as --env.seed decides.",
+        description="Shuffle the items anew in each epoch, by --env.seed.",
     )
     weight_field: str | None = Field(
         default=None,
-        description="Field of the items with how often each is rolled out, relative to the others; 0: never.",
+        description="Field of the items with their sampling weight; 0: never rolled out.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the whole run; each rollout derives its own.")
 
     group_size: int = Field(default=4, ge=1, le=1024, description="Rollouts per item.")
     min_group_size: int = Field(
-        default=2, ge=1, description="Siblings that must survive; a smaller group is recorded as failed."
+        default=2,
+        ge=1,
+        description="Siblings that must survive; a smaller group is recorded as failed and earns no credit.",
     )
     max_turns: int = Field(default=10, ge=1, le=10_000, description="Model calls per rollout.")
     max_tokens_per_turn: int = Field(default=1024, ge=1, description="Tokens one model call may sample.")
@@ -311,7 +312,7 @@ class AgentEnvConfig(Section):
     rollout_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="Wall clock of a rollout's turns, tools included; at its end the rollout is scored.",
+        description="Wall clock of a rollout's turns, tools included; then the rollout ends and is scored.",
     )
     hook_timeout_s: float = Field(
         default=300.0,
@@ -323,24 +324,25 @@ class AgentEnvConfig(Section):
         default=300.0,
         gt=0,
         description="Wall clock of one ctx.verify, or of all cases of a case runner, from opening the "
-        "sandbox to the end of the command; not on the hook's clock. Beyond it the answer is not correct.",
+        "sandbox to the end of the command; it does not count towards hook_timeout_s. Beyond it the answer "
+        "counts as wrong.",
     )
     hook_block_s: float = Field(
         default=120.0,
         gt=0,
-        description="Code of the environment that blocks the event loop for so long ends the run, by name.",
+        description="End the run, naming the code, if a hook blocks the event loop for so long.",
     )
     max_failed_groups: int = Field(
         default=16,
         ge=0,
-        description="process, evaluate: stop after so many groups in a row of which no rollout was left, or "
-        "that could not be compared; 0: never. serve slows down instead.",
+        description="process, evaluate: stop after so many consecutive groups without a surviving rollout or "
+        "a comparison; 0: never. serve slows down instead.",
     )
     max_concurrent_rollouts: int = Field(default=16, ge=1, le=4096, description="Rollouts in flight at once.")
     profile: bool = Field(
         default=False,
-        description="Measure where the time of each rollout goes (hooks, tools, condensers, models), for the "
-        "summary and the record.",
+        description="Measure the time of each rollout by hooks, tools, condensers and models, for summary "
+        "and record.",
     )
 
     scripted_skill: float = Field(
@@ -348,8 +350,8 @@ class AgentEnvConfig(Section):
     )
     tokenizer_name: PathText = Field(
         default=EMBEDDED_TOKENIZER,
-        description="Tokenizer for text of servers that return no token ids: `embedded`, a local folder or "
-        "a Hugging Face name.",
+        description="Tokenizer of the policy's model: `embedded`, a local folder or a Hugging Face name. It "
+        "makes token ids of text if the server returns none.",
     )
     request_timeout_s: float = Field(
         default=120.0, gt=0, description="Wall clock of one request to the server."
@@ -357,55 +359,57 @@ class AgentEnvConfig(Section):
 
     condenser: list[str] | None = Field(
         default=None,
-        description="What keeps long conversations short, asked in this order before each model call: "
-        "trim_tool_output, keep_last_turns, fit_context, summarise (by the policy, trained and credited), "
-        "summarise_by_model (by a second model, --summariser.base_url, untrained), or none. Unset: what the "
-        "class names, else none.",
+        description="Condensers that shorten long conversations, applied in this order before each model "
+        "call: trim_tool_output, keep_last_turns, fit_context, summarise (by the policy, trained and "
+        "credited), summarise_by_model (by a second model, --summariser.base_url, untrained), or none. "
+        "Unset: those of the class.",
     )
     condenser_tokens: int | None = Field(
         default=None,
         ge=32,
-        description="Tokens that a prompt may have. fit_context: unset: max_token_length less "
-        "max_tokens_per_turn. summarise: unset: 3/4 of max_token_length.",
+        description="fit_context, summarise: tokens that a prompt may have. Unset: max_token_length minus "
+        "max_tokens_per_turn for fit_context, 3/4 of max_token_length for summarise.",
     )
     condenser_turns: int | None = Field(
         default=None,
         ge=1,
-        description="keep_last_turns: turns that stay, 8 unless set. summarise: turns that a summary "
-        "replaces; unset: tokens alone decide.",
+        description="keep_last_turns: number of turns to keep; unset: 8. summarise: number of turns that a "
+        "summary replaces; unset: condenser_tokens decides alone.",
     )
     condenser_tool_tokens: int = Field(
-        default=512, ge=32, description="trim_tool_output: tokens of one tool result."
+        default=512, ge=32, description="trim_tool_output: tokens that a tool result may have."
     )
 
     enabled_toolsets: list[str] | None = Field(
         default=None, description="Toolsets the agent gets; unset: those of the environment."
     )
     tool_output_chars: int = Field(
-        default=8_000, ge=200, description="Characters of a tool's output the model sees; the middle is cut."
+        default=8_000,
+        ge=200,
+        description="Characters of a tool's output that the model sees; the middle is cut.",
     )
     tool_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="Longest a tool may take, and each of its commands; the model is told of the stop.",
+        description="Time limit of a tool call and of each of its commands; the result tells the model.",
     )
 
     sandbox: str | None = Field(
         default=None,
-        description="Where the agent's code runs: local, docker, a backend that a package registers, or none "
-        "at all; unset: what the environment says, else local.",
+        description="Backend of the agent's sandbox: local, docker, the name of an installed backend, or "
+        "none for no sandbox. Unset: the environment's, else local.",
     )
     verify_sandbox: str | None = Field(
         default=None,
-        description="Where ctx.verify runs when the sandbox is none; unset: local. Otherwise it runs in a "
-        "sandbox of the same kind.",
+        description="Backend of ctx.verify if the sandbox is none; unset: local. Otherwise verification "
+        "uses the same backend as the sandbox.",
     )
     artefacts_mb: int = Field(
         default=16,
         ge=0,
         le=1024,
-        description="Files of one rollout that are kept beside the record, as hooks took them out of the "
-        "sandbox (ctx.verify, ctx.artefact, `keep`), so that rewards can be computed anew. 0: none.",
+        description="Size limit of the files that are kept beside the record for one rollout, so that "
+        "rewards can be computed anew (ctx.verify, ctx.artefact, `keep`). 0: none.",
     )
     sandbox_image: str | None = Field(
         default=None, description="docker: the image of a sandbox; unset: the backend's own."
@@ -422,28 +426,29 @@ class AgentEnvConfig(Section):
 
     missing_outcome: Literal["refuse", "drop"] | Annotated[float, Field(ge=-1e100, le=1e100)] | None = Field(
         default=None,
-        description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
-        "group fails. drop: it is dropped, which selects on behaviour. A number: its outcome. Unset: what "
-        "the environment says; else refuse where it writes compute_outcome, and 0 for a rollout without any "
-        "reward where it writes none.",
+        description="Treatment of a rollout without an outcome (or any reward) if a sibling has one. refuse: "
+        "the group fails. drop: the rollout is dropped, which biases the group by behaviour. A number: its "
+        "outcome. Unset: the environment's; else refuse if it writes compute_outcome, and otherwise 0 for a "
+        "rollout without any reward.",
     )
     failed_score: Annotated[float, Field(ge=-1e100, le=1e100)] | None = Field(
         default=None,
-        description="The outcome of a rollout that the agent broke (its sandbox, a tool's limit, files that "
-        "rewards read, a judge's answer): at most what an honest rollout that loses gets. Unset: what the "
-        "environment says, else 0.",
+        description="Outcome of a rollout that the agent broke (its sandbox, a tool's limit, files that "
+        "rewards read, a judge's answer). It must not exceed the outcome of an honest failure. Unset: the "
+        "environment's, else 0.",
     )
     mask_truncated: bool = Field(
         default=False,
-        description="Leave turns that were cut at a limit of tokens (finish reason `length`) out of "
-        "training; their rewards count for other turns all the same.",
+        description="Exclude turns that were cut at a token limit (finish reason `length`) from training; "
+        "their rewards still count for other turns.",
     )
     max_staleness: int | None = Field(
         default=None,
         ge=0,
-        description="Versions of the weights that may have been met since the oldest turn of a rollout was "
-        "sampled; an older one is compared with and not trained. 0: only the newest weights. serve paces "
-        "itself by it, and looks again before it sends. Takes a server that says versions; unset: any age.",
+        description="Number of newer versions of the weights up to which a rollout is trained, counted from "
+        "its oldest turn; older rollouts are compared but not trained. 0: only the newest weights. serve "
+        "limits its lead by it and checks again before it sends. Needs a server that reports versions. "
+        "Unset: any age.",
     )
     estimator: str | None = Field(
         default=None,
@@ -455,27 +460,27 @@ class AgentEnvConfig(Section):
     )
     estimator_params: dict[str, Any] = Field(
         default={},
-        description="The estimator's parameters, --env.estimator_params.NAME VALUE; unset: the preset's, or "
-        "the estimator's own defaults. `turnwise credit` names them.",
+        description="Parameters of the estimator, --env.estimator_params.NAME VALUE; unset: the preset's, "
+        "else the estimator's defaults. `turnwise credit` lists them.",
     )
 
     eval_share: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="Share of the items, chosen by their ids, that only evaluate rolls out: process and "
-        "serve leave it out.",
+        description="Share of the items, chosen by their ids, that is held out for evaluate: process and "
+        "serve do not roll it out.",
     )
     eval_rollouts: int = Field(default=4, ge=1, le=1024, description="Rollouts per evaluation item.")
     pass_score: float = Field(
         default=1.0,
         allow_inf_nan=False,
-        description="Outcome, or score where there is none, from which a rollout counts as passed.",
+        description="Least outcome (or score, without an outcome) of a rollout that counts as passed.",
     )
 
     data_path_to_save_groups: PathText | None = Field(
         default=None,
-        description="A plain file for the rollout JSONL; unset: process has a folder of its own, serve none.",
+        description="File for the rollout JSONL; unset: process creates a run folder, serve writes none.",
     )
     data_dir_to_save_evals: PathText | None = Field(
         default=None, description="evaluate: folder of the evaluation; unset: runs/ENV/eval-NAME."
@@ -489,43 +494,45 @@ class AgentEnvConfig(Section):
 
     credit_view: Literal["token_advantages", "binary_masks", "turn_rows", "prefix_rows"] | None = Field(
         default=None,
-        description="serve: how turn rewards are shown; it has to be what the trainer reads. turn_rows: to "
-        "one that reads only scores (Atropos' example trainer). token_advantages: to one that reads "
-        "`advantages`, a number per token. binary_masks: to one that reads them and takes masks for 0 and 1 "
-        "(verl's recipe for Atropos). prefix_rows: for experiments. Unset: asked for where there are turn "
-        "rewards; without them the trainer gets plain scores.",
+        description="serve: format of turn rewards, which must match the trainer. turn_rows: for trainers "
+        "that read only scores (Atropos' example trainer). token_advantages: for trainers that read "
+        "`advantages`, a number per token. binary_masks: the same with masks of 0 and 1 (verl's recipe for "
+        "Atropos). prefix_rows: for experiments. Required with turn rewards; without them the trainer gets "
+        "plain scores.",
     )
     score_divisor: Annotated[int, Field(ge=1)] | Literal["own_length"] | None = Field(
         default=None,
-        description="serve: turn_rows, prefix_rows score a row with its advantage times its trained tokens "
-        "over this number; unset: max_tokens_per_turn. own_length: with the advantage alone, which is biased "
-        "where a trainer averages a row over its tokens: a turn weighs 1/its own length.",
+        description="serve: turn_rows and prefix_rows score a row with advantage × trained tokens / this "
+        "number; unset: max_tokens_per_turn. own_length: the advantage alone, which is biased if the trainer "
+        "averages a row over its tokens, since a turn then weighs 1 / its length.",
     )
     rollout_server_url: str = Field(
         default="http://localhost:8000", repr=False, description="serve: URL of the Atropos trajectory API."
     )
     rollout_server_token: str = Field(
-        default="", repr=False, description="serve: bearer token of each request to it, as a gateway asks."
+        default="", repr=False, description="serve: bearer token for the API, if a gateway requires one."
     )
     outbox_groups: int = Field(
         default=64,
         ge=1,
         le=100_000,
-        description="serve: groups that may wait or be in flight; more are not started.",
+        description="serve: most groups that wait or are in flight at once.",
     )
     exit_when_api_away_s: float = Field(
         default=-1,
         ge=-1,
-        description="serve: exit with code 1 when the API or its trainer is away for that long; -1: wait.",
+        description="serve: exit with code 1 if API or trainer are unreachable for so long; -1: wait.",
     )
     allow_approximate_tokens: bool = Field(
         default=False,
-        description="serve: send token ids that were made from text, or rows without logprobs, when the "
-        "model server gives neither.",
+        description="serve: send token ids made from text, or rows without logprobs, if the model server "
+        "returns neither.",
     )
-    max_batches_offpolicy: int = Field(default=3, ge=1, description="serve: batches that may wait.")
+    max_batches_offpolicy: int = Field(
+        default=3, ge=1, description="serve: most batches that wait for the trainer."
+    )
     min_batch_allocation: float | None = Field(
-        default=None, ge=0, le=1, description="serve: share of a batch that this environment must fill."
+        default=None, ge=0, le=1, description="serve: least share of each batch for this environment."
     )
     worker_timeout: float = Field(
         default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
@@ -538,11 +545,6 @@ class AgentEnvConfig(Section):
 
 
 def check_config(config: Any, env_cls: type) -> AgentEnvConfig:
-    """The config that an environment is made with.
-
-    Raises:
-        ConfigError: it is something else.
-    """
     if not isinstance(config, AgentEnvConfig):
         raise ConfigError(f"{env_cls.__name__} takes an AgentEnvConfig, got {type(config).__name__}")
     return config
@@ -552,7 +554,7 @@ logger = logging.getLogger(__name__)
 
 
 class ModelServerConfig(Section):
-    """An OpenAI-compatible model server of any role, and what each request to it has."""
+    """An OpenAI-compatible model server, and the sampling of each request to it."""
 
     by_entry: ClassVar[frozenset[str]] = frozenset({"extra_body"})
 
@@ -561,35 +563,35 @@ class ModelServerConfig(Section):
         repr=False,
         description="Base URL of an OpenAI-compatible server, for example http://localhost:8000/v1.",
     )
-    model_name: str = Field(default="default", description="The model to ask for.")
+    model_name: str = Field(default="default", description="Name of the model on the server.")
     api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
     num_max_requests_at_once: int = Field(
-        default=64, ge=1, le=25_000, description="Requests in flight at once; others wait."
+        default=64, ge=1, le=25_000, description="Most requests in flight at once; others wait."
     )
     temperature: float = Field(default=1.0, ge=0, le=2, description="Sampling temperature.")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling.")
     extra_body: dict[str, Any] = Field(
         default={},
-        description="More fields of each request, NAME VALUE (JSON) each: top_k, stop, tool_choice, "
+        description="Further fields of each request, NAME VALUE (JSON) each: top_k, stop, tool_choice, "
         "chat_template_kwargs, …",
     )
     proxy: str | None = Field(
         default=None,
         repr=False,
-        description="Proxy for requests to it; unset on the command line: what http_proxy, https_proxy, "
-        "all_proxy and no_proxy name; `none`: no proxy.",
+        description="Proxy for requests to the server; unset on the command line: from http_proxy, "
+        "https_proxy, all_proxy and no_proxy; `none`: no proxy.",
     )
 
     @field_validator("extra_body")
     @classmethod
-    def _ours_stay_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _refuse_own_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
         if own := sorted(value.keys() & cls.model_fields.keys()):
             raise ValueError(f"cannot set {own[0]}: set --{cls.section}.{own[0]}")
         return dict(validate_extra_body(value))
 
 
 class SecondModelConfig(ModelServerConfig):
-    """A model beside the policy, asked by messages for text that is not trained on."""
+    """A server of a model beside the policy, such as a judge; its text is not trained on."""
 
     max_tokens: int = Field(default=1024, ge=1, description="Tokens of one answer, reasoning included.")
 
@@ -631,38 +633,38 @@ class ServerConfig(ModelServerConfig):
         default=512,
         ge=1,
         le=25_000,
-        description="Requests in flight at once, each over a connection of its own; more than this process "
-        "may open files is refused.",
+        description="Most requests in flight at once, one connection each; refused above the process's limit "
+        "of open files.",
     )
     server_type: Literal["auto", "chat", "vllm", "vllm_generate", "sglang", "sglang_chat"] = Field(
         default="auto",
-        description="How it is asked. chat: messages, over /chat/completions. The others send token ids, "
+        description="API of the server. chat: messages, over /chat/completions. The others send token ids, "
         "which needs the model's own --env.tokenizer_name: vllm over /v1/completions, vllm_generate over "
         "/inference/v1/generate, sglang over /generate, sglang_chat over /v1/chat/completions with "
-        "input_ids. auto: asks the server what it is, and logs it.",
+        "input_ids. auto: detected, and logged.",
     )
     family: str | None = Field(
         default=None,
-        description="The model's chat format, for its token ids and for tool calls that it writes as text: "
-        "chatml, or a name of `turnwise doctor model --families`. Unset: by the model's name.",
+        description="Chat format of the model, for token ids and for tool calls in text: chatml, or a name "
+        "from `turnwise doctor model --families`. Unset: by the model's name.",
     )
     context_tokens: int | None = Field(
         default=None,
         ge=16,
-        description="The model's context window; unset: as the server reports it, if it does.",
+        description="The model's context window in tokens; unset: as the server reports it, if it does.",
     )
 
     @field_validator("server_type", mode="before")
     @classmethod
-    def _in_atropos_words(cls, value: object) -> object:
+    def _accept_atropos_names(cls, value: object) -> object:
         return "chat" if value in ("openai", "trl") else value
 
 
 def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:
-    """How the policy's servers are asked to sample; empty if nothing reshapes what the model gives.
+    """Return the sampling settings of all servers; empty if they leave the model's distribution unchanged.
 
     Raises:
-        ConfigError: two of them sample differently.
+        ConfigError: if two servers sample differently.
     """
     several = {(server.temperature, server.top_p) for server in servers}
     if len(several) > 1:
@@ -674,12 +676,10 @@ def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:
 
 
 def server_configs(configured: Any) -> list[ModelServerConfig]:
-    """The servers that `config_init` names, one or a list, in our words or in Atropos'.
-
-    What Atropos' words set and has no effect here is logged as a warning.
+    """Return the servers of `config_init` as our own classes; Atropos' classes are accepted, too.
 
     Raises:
-        ConfigError: one of them is no server config.
+        ConfigError: if an entry is not a server config.
     """
     servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
     for server in servers:
@@ -687,13 +687,13 @@ def server_configs(configured: Any) -> list[ModelServerConfig]:
             raise ConfigError(f"a model server is a ServerConfig, got {type(server).__name__}")
     # Atropos' ServerBaseline stands for "no server": it has no base_url.
     return [
-        server if isinstance(server, ModelServerConfig) else _in_our_words(server)
+        server if isinstance(server, ModelServerConfig) else _from_atropos(server)
         for server in servers
         if hasattr(server, "base_url")
     ]
 
 
-def _in_our_words(server: BaseModel) -> ServerConfig:
+def _from_atropos(server: BaseModel) -> ServerConfig:
     for name, (_, instead) in ServerConfig.without_effect.items():
         if name in server.model_fields_set and name != "health_check":
             logger.warning("config_init sets %s, which has no effect in Turnwise: %s", name, instead)

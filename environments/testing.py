@@ -1,4 +1,4 @@
-"""Shipped doubles: real values built from a few numbers, for tests and for users."""
+"""Values built from a few numbers, for tests of environments and estimators."""
 
 import math
 from collections.abc import Sequence
@@ -32,18 +32,20 @@ def group_of(
     lengths: Sequence[Sequence[int]] | None = None,
     kinds: Sequence[Sequence[Kind]] | None = None,
 ) -> TrajectoryGroup:
-    """A scored group from numbers: every act but a last one ran a tool; a score is the sum of its rewards.
+    """Return a scored group from numbers.
+
+    Every act but the last one of a trajectory ran a tool; a score is the sum of its rewards.
 
     Args:
-        turn_rewards: per trajectory, one reward per turn, `None` for an unscored turn. `None` as a whole
-            makes a scalar environment, whose score is its outcome and whose turns are those of `lengths`.
+        turn_rewards: per trajectory, one reward per turn, `None` for an unscored turn. `None` as a whole:
+            an environment without turn rewards, with `lengths` for its turns.
         outcomes: one per trajectory.
-        anchors: the states that estimators compare, one per turn.
-        lengths: sampled tokens, one count per turn; 1 when not given.
-        kinds: of each turn; acts when not given. A summary has no reward.
+        anchors: per turn, the state that estimators compare.
+        lengths: per turn, the number of sampled tokens; unset: 1.
+        kinds: per turn; unset: acts. A summary has no reward.
 
     Raises:
-        UsageError: the shapes do not match, or a summary has a reward.
+        UsageError: if the shapes do not match, or a summary has a reward.
     """
     shape = _shape(turn_rewards, lengths)
     for name, given in (("anchors", anchors), ("lengths", lengths), ("kinds", kinds)):
@@ -102,7 +104,7 @@ def _trajectory(
         sibling=sibling,
         seed=sibling,
         prompt=(Message(role="user", content="prompt"),),
-        turns=tuple(_answered(turns)),
+        turns=tuple(_with_answer(turns)),
         rows=(TokenRow(token_ids=tuple(token_ids), logprobs=tuple(logprobs)),),
         rewards=Rewards(turns=rewards, outcome=outcome, score=_sum(parts)),
     )
@@ -123,7 +125,7 @@ def _turn(index: int, anchor: str | None, span: Span, kind: Kind) -> Turn:
     )
 
 
-def _answered(turns: Sequence[Turn]) -> Sequence[Turn]:
+def _with_answer(turns: Sequence[Turn]) -> Sequence[Turn]:
     if not turns:
         return turns
     last = turns[-1]

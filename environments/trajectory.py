@@ -1,4 +1,4 @@
-"""The values that flow from a rollout to its credit. Nobody changes one after it is made."""
+"""The values that flow from a rollout to its credit. They are immutable."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,20 +14,20 @@ from tools.sandbox.base import SandboxRecord
 from tools.time_profile import TimeProfile
 
 IGNORED = -100
-"""Mask value of a token that is not trained (PyTorch's `ignore_index`)."""
+"""Mask value of an untrained token (PyTorch's `ignore_index`)."""
 NOT_SAMPLED = 1.0
 """Log-probability at positions that were not sampled, by Atropos' convention."""
 LARGEST_REWARD = 1e100
-"""Rewards beyond this size would overflow when they are squared."""
+"""Larger rewards would overflow when squared."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
-"""Trainers compute in float32 at most: what is larger is infinite there."""
+"""Trainers compute in float32 at most, where larger numbers are infinite."""
 _KIND_CHARS = 160
 SEVERAL_VERSIONS = " → "
-"""Between the names of the versions of the weights, where one completion was sampled by several in turn."""
+"""Separates the versions of the weights if several sampled one completion."""
 
 MissingOutcome = Literal["refuse", "drop"] | float
-"""What becomes of a trajectory without an outcome beside siblings with one: its group fails, it is dropped
-from it, or its outcome is this number."""
+"""Treatment of a trajectory without an outcome if a sibling has one: its group fails, it is dropped, or this
+number is its outcome."""
 
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -35,7 +35,7 @@ Number = TypeVar("Number", int, float)
 
 
 class StopReason(StrEnum):
-    """Why a rollout ended."""
+    """Reason for the end of a rollout."""
 
     COMPLETED = "completed"
     ENDED = "ended"
@@ -47,7 +47,7 @@ class StopReason(StrEnum):
     POLICY_ERROR = "policy_error"
     SANDBOX_LOST = "sandbox_lost"
     AGENT_CAUSED = "agent_caused"
-    """The agent broke something else while it ran, see `Trajectory.agent_caused`."""
+    """The agent broke something, see `Trajectory.agent_caused`."""
     AGENT_ERROR = "agent_error"
     """A recorded agent raised or exited with an error after it had acted, see `Trajectory.agent`."""
 
@@ -59,13 +59,12 @@ class Message(CachedJson):
     role: Role
     content: str = ""
     reasoning: str | None = None
-    """What a reasoning model thought before it answered (`reasoning_content` or `reasoning`)."""
+    """Thoughts of a reasoning model (`reasoning_content` or `reasoning`)."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """For role `tool`: the call that this answers."""
 
     def to_openai(self) -> dict[str, Any]:
-        """The message in OpenAI's shape; `role` and `content` are always present."""
+        """Return the message in OpenAI's format; `role` and `content` are always present."""
         message: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.reasoning is not None:
             message["reasoning_content"] = self.reasoning
@@ -78,48 +77,44 @@ class Message(CachedJson):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSpan:
-    """What one version of the weights sampled of a completion: up to the next span, or the end."""
+    """Sampled tokens of one version of the weights, up to the next span or the end."""
 
     start: int
-    """The first of its sampled tokens."""
     version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What a policy gave for one model call."""
+    """A policy's result of one model call."""
 
     message: Message
     finish_reason: str
-    """`stop`, `tool_calls`, `length`, …, from the server."""
     prompt_ids: tuple[int, ...]
-    """Every token the model saw before it sampled; with `extends_row`, those that follow the open row."""
+    """Every token the model saw before it sampled. With `extends_row`, only those after the request's open
+    row."""
     extends_row: bool = False
-    """Whether the model saw the request's open row, and `prompt_ids` only go on from there."""
     fork: str | None = None
-    """Why the model saw something that does not go on from the open row, in a few words that can be
-    counted; `None` if it did, or if unknown."""
+    """Why the prompt does not continue the open row, in a few words; `None` if it does, or if unknown."""
     token_ids: tuple[int, ...]
-    """The sampled tokens, the stop token included, never re-tokenised when `exact`."""
+    """The sampled tokens with the stop token, never re-tokenised if `exact`."""
     logprobs: tuple[float, ...] | None
-    """One per sampled token; `None` when the server gave none."""
+    """One per sampled token; `None` if the server returned none."""
     exact: bool
-    """False when the ids were made from text by our own tokenizer, because the server gave none."""
+    """False if our own tokenizer made the ids from text, because the server returned none."""
     prompt_tokens: int | None = None
-    """Of the whole prompt, as the server counted it, where it gave no ids; `None`: unknown."""
+    """The server's count for the whole prompt, if it returned no ids; `None`: unknown."""
     weight_version: str | None = None
-    """Which weights sampled it, as the server names them: equal or not, without an order; several, where
-    they changed meanwhile, stand with `SEVERAL_VERSIONS` between them. `None`: unknown."""
+    """The server's name for the weights: names have no order. Several, if the weights changed meanwhile, are
+    separated by `SEVERAL_VERSIONS`."""
     weight_spans: tuple[WeightSpan, ...] = ()
-    """Where its versions changed, if the server states it; empty: one sampled it, or that is unknown."""
+    """Where the version changed, if the server reports it."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """How the server was asked to sample (`temperature`, `top_p`, …, as JSON values), and `logprobs_mode`
-    where it is known; empty: unknown."""
+    """Sampling parameters of the request as JSON values, and `logprobs_mode` if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Where a turn's sampled tokens sit: `rows[row].token_ids[start:end]`."""
+    """Location of a turn's sampled tokens: `rows[row].token_ids[start:end]`."""
 
     row: int
     start: int
@@ -127,15 +122,15 @@ class Span:
 
 
 class CompactNumbers(Sequence[Number], Generic[Number]):
-    """Numbers of one kind, 4 bytes for an id and 8 for a log-probability.
+    """Numbers of one type, 4 bytes for an id and 8 for a log-probability.
 
-    They read, compare and hash as a tuple; nobody changes them.
+    They read, compare and hash as a tuple.
     """
 
     __slots__ = ("_values",)
 
     def __init__(self, values: "array[Number]") -> None:
-        """A view of an array; it grows where its owner lets the array grow."""
+        """Wrap an array without a copy: the view grows if its owner extends the array."""
         self._values = values
 
     @overload
@@ -164,7 +159,12 @@ class CompactNumbers(Sequence[Number], Generic[Number]):
 
 
 def compact_ids(ids: Iterable[int]) -> CompactNumbers[int]:
-    """The ids, copied. Raises ValueError for a number beyond 32 bits, TypeError for what is no integer."""
+    """Copy token ids.
+
+    Raises:
+        ValueError: if a number has more than 32 bits.
+        TypeError: if an entry is not an integer.
+    """
     if isinstance(ids, CompactNumbers):
         ids = ids._values  # pyright: ignore[reportPrivateUsage]  # copied at once, not id by id
     try:
@@ -174,7 +174,6 @@ def compact_ids(ids: Iterable[int]) -> CompactNumbers[int]:
 
 
 def compact_floats(numbers: Iterable[float]) -> CompactNumbers[float]:
-    """The numbers as doubles, copied. Raises TypeError for what is none."""
     return CompactNumbers(array("d", numbers))
 
 
@@ -183,12 +182,11 @@ class TokenRow:
     """One token sequence for the trainer, 12 bytes a token."""
 
     token_ids: Sequence[int]
-    """Kept as `CompactNumbers`, which reads and compares as a tuple."""
+    """Stored as `CompactNumbers`, which read and compare as a tuple."""
     logprobs: Sequence[float] | None
-    """As long as `token_ids`, `NOT_SAMPLED` where a token was not sampled; `None` when unknown."""
+    """As long as `token_ids`, `NOT_SAMPLED` if a token was not sampled; `None`: unknown."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an id beyond 32 bits, TypeError for what is no number."""
         object.__setattr__(self, "token_ids", compact_ids(self.token_ids))
         if self.logprobs is not None:
             object.__setattr__(self, "logprobs", compact_floats(self.logprobs))
@@ -196,7 +194,7 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A stretch of a conversation: `trajectory.messages[start:end]`."""
+    """A slice of a conversation: `trajectory.messages[start:end]`."""
 
     start: int
     end: int
@@ -204,32 +202,29 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condensed:
-    """How what the model saw was made shorter, just before a turn."""
+    """How condensers shortened the prompt of a turn."""
 
     cause: str
-    """The condensers that changed it, by name, in order: `trim_tool_output, fit_context`."""
+    """Names of the condensers that changed the prompt, in order: `trim_tool_output, fit_context`."""
     tokens_before: int
-    """Of the prompt as it would have been."""
     tokens_after: int
-    """Of the prompt as it was."""
     is_estimate: bool = False
-    """Whether the tokens were counted by another tokenizer than the model's."""
     seconds: float = 0.0
-    """Without the turns of kind `summary`, which have their own times."""
+    """Excludes the turns of kind `summary`, which have their own times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnClock:
-    """When a turn began and ended, counted in events of its trajectory: requests, completions, rewards."""
+    """Start and end of a turn, counted in events of its trajectory: requests, completions, rewards."""
 
     requested: int
-    """When it was passed to the policy, after the turn before it in its thread was scored."""
+    """When the policy got the request, after the previous turn of its thread was scored."""
     handed_out: int | None
-    """When the agent received the completion; `None`: never. It depends on what the model said."""
+    """When the agent received the completion; `None`: never. It depends on what the model sampled."""
     scored: int
-    """When its reward was given."""
+    """When its reward was computed."""
     unfinished_before: int = 0
-    """Requests admitted before it that have no completion, such as one that was cut off."""
+    """Earlier requests without a completion, such as cancelled ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,47 +233,40 @@ class Turn:
 
     index: int
     kind: Literal["act", "summary", "undelivered"] = "act"
-    """`summary`: the model was asked to shorten the conversation, not to act. `undelivered`: an act whose
-    recorded agent had stopped waiting for it, so that it has no reward of its own."""
+    """`summary`: the model was asked to shorten the conversation. `undelivered`: an act that a recorded agent
+    no longer waited for; it has no reward."""
     message: Message
     tool_results: tuple[ToolResult, ...] = ()
     replies: tuple[Message, ...] = ()
-    """The replies of the world or a user, each of role `user` or `system`."""
+    """Replies of role `user` or `system`."""
     finish_reason: str = "stop"
     span: Span
     trained: bool = True
-    """False: its tokens are masked and it has no advantage; its rewards still count for other turns."""
+    """If False, its tokens are masked and it has no advantage; its rewards still count for other turns."""
     anchor: str | None = None
-    """The state before this turn, for estimators that compare equal states (`state_key`)."""
+    """The state before this turn (`state_key`), for estimators that compare equal states."""
     value: float | None = None
-    """What a critic expected before this turn (`values`); `None`: there is none."""
     noted: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What tools and the world noted in `ctx.metrics` since the turn before was scored: rewards read it."""
+    """Changes of `ctx.metrics` since the previous turn was scored."""
     context: tuple[Kept | Message, ...] | None = None
-    """What the model saw, where that was not all that came before: stretches of the conversation, and
-    messages that stood in the place of others."""
+    """The prompt, unless it is the whole conversation so far: slices of the conversation, and messages that
+    replace others."""
     condensed: Condensed | None = None
-    """What a condenser did just before this turn; `None`: nothing."""
     fork: str | None = None
-    """Why its row is a new one, see `Completion`; `None` for a row that goes on, and for the first."""
+    """Why it starts a new row, see `Completion`."""
     thread: int = 0
-    """Which conversation of a recorded agent it belongs to; agents of our own loop have one."""
     without_tools: bool = False
-    """Whether its thread had offered no tools up to this turn's request (see `train_threads`)."""
+    """Whether no request of its thread so far has offered tools (see `train_threads`)."""
     clock: TurnClock | None = None
-    """Set where turns of several threads overlapped; `None`: each was scored before the next began."""
+    """Set if turns of several threads overlapped."""
     weight_version: str | None = None
-    """Which weights sampled it, see `Completion`."""
     weight_spans: tuple[WeightSpan, ...] = ()
-    """Likewise."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """How it was sampled, see `Completion`."""
     model_s: float = 0.0
     tools_s: float = 0.0
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Its message, tool results and replies, as the conversation has them."""
         results = (
             Message(role="tool", content=result.content, tool_call_id=result.call_id)
             for result in self.tool_results
@@ -287,40 +275,38 @@ class Turn:
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
-        """The versions that sampled it: one, unless they changed meanwhile."""
         version = self.weight_version
         return (None,) if version is None else tuple(version.split(SEVERAL_VERSIONS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewards:
-    """What an environment gave for one trajectory."""
+    """The rewards of one trajectory."""
 
     turns: tuple[float | None, ...] | None = None
-    """One per turn, `None` for a turn that was not scored; `None` as a whole: a scalar environment."""
+    """One per turn, `None` for an unscored turn; `None` as a whole without turn rewards."""
     outcome: float | None = None
-    """The reward that belongs to the whole trajectory; `None` when the environment gives none."""
     score: float | None
-    """The scalar: outcome and turn rewards aggregated. Where nothing was scored it is 0 in an environment
-    without outcomes that states no `missing_outcome`, else `None`, which is not 0."""
+    """Outcome and turn rewards aggregated. Without any reward it is 0 in an environment without outcomes that
+    sets no `missing_outcome`, else `None`, which is not 0."""
     turn_components: tuple[Mapping[str, float], ...] = ()
-    """Per turn, the named parts that add up to its reward; empty when the environment names none."""
+    """Per turn, the named parts of its reward."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
     turn_raw: tuple[Mapping[str, float], ...] = ()
-    """Per turn, the parts of a `Rubric` before they were weighted; empty when none was used."""
+    """Per turn, the unweighted parts of a `Rubric`."""
     outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
     group: float | None = None
-    """The part of the outcome that compares siblings (`score_group`), or `None`."""
+    """The part of the outcome that compares siblings (`score_group`)."""
 
     @property
     def is_unscored(self) -> bool:
-        """Whether neither a turn nor the whole was rewarded, whatever the score is then."""
+        """Whether neither a turn nor the whole was rewarded, whatever the score is."""
         nothing = self.turns is not None and self.outcome is None and set(self.turns) <= {None}
         return nothing or self.score is None
 
     @property
     def outcome_parts(self) -> Mapping[str, float]:
-        """The named parts of the outcome; one that was given as a number is a part of that name."""
+        """The named parts of the outcome; a plain number is named `outcome`."""
         if self.outcome_components or self.outcome is None:
             return self.outcome_components
         return {"outcome": self.outcome}
@@ -328,64 +314,54 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCall:
-    """A question to a second model (a judge, a simulated user, a summariser) and its answer.
-
-    Kept so that rewards can be computed again without asking.
-    """
+    """A question to a second model and its answer, kept to compute rewards anew without the model."""
 
     hook: str
-    """The hook that asked."""
     turn: int | None = None
-    """Index of the turn in question; `None`: the whole."""
     model: str
     messages: tuple[Message, ...]
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     answer: str | None
-    """The text, whether or not a verdict could be read from it; `None`: it takes no such question."""
+    """The text, valid or not; `None`: the model accepts no such question."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
-    """`prompt_tokens` and `completion_tokens`, as the server counts; empty where it does not, and where an
-    answer to an equal question was used again."""
+    """`prompt_tokens` and `completion_tokens`; empty if unknown, or if an earlier answer was used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCaused:
-    """What the agent broke, so that its rollout got the floor (`failed_score`) as its outcome."""
+    """What the agent broke, so that its outcome is the floor (`failed_score`)."""
 
     cause: AgentCause
     error: str
-    """What happened, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRun:
-    """How the run of a recorded agent went."""
+    """The run of a recorded agent."""
 
     error: str = ""
-    """Its traceback, or how its command ended; empty: it ended well, or was ended by a budget."""
+    """Traceback, or how the command ended; empty: it ended well, or a budget ended it."""
     exit_code: int | None = None
-    """Of its command; `None`: it is no command, or was ended."""
     output: str = ""
-    """What its command wrote to stdout and stderr: the start and the end of it."""
+    """Start and end of what its command wrote to stdout and stderr."""
     wall_s: float = 0.0
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How its requests were taken: `retries`, `normalised` messages, `ignored FIELD`, `refused`, …"""
+    """Number of `retries`, `normalised` messages, `ignored FIELD`, `refused` requests, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
-    """A file or folder that a hook took out of the agent's sandbox, or what it found there instead."""
+    """A file or folder that a hook read from the agent's sandbox, or the error it got instead."""
 
     turn: int | None = None
-    """Index of the turn that was scored; `None`: the whole."""
     path: str
-    """As the hook named it."""
     digest: str | None = None
-    """SHA-256 of its content, a folder's of the list of its files. `None`: none was kept."""
+    """SHA-256 of the content, or of a folder's list of files; `None`: not kept."""
     size: int = 0
-    """Of its content, in bytes; also of one that did not fit (`--env.artefacts_mb`)."""
+    """Bytes of the content, also if it exceeded `--env.artefacts_mb`."""
     is_folder: bool = False
     error: str | None = None
-    """Why it could not be read, such as `ENOENT`; at `EFBIG` it was larger than `size`."""
+    """Why it could not be read, such as `ENOENT`; with `EFBIG` it was larger than `size`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,59 +370,43 @@ class Trajectory:
 
     item_id: str
     sibling: int = 0
-    """Position among the rollouts of its item; stays when another sibling fails."""
+    """Index among the rollouts of its item; it stays when another sibling fails."""
     seed: int = 0
     session_id: str | None = None
-    """Which logged session it was imported from; `None`: it was rolled out."""
     prompt: tuple[Message, ...] = ()
     turns: tuple[Turn, ...]
-    """In the order they were sampled, those of kind `summary` included."""
     rows: tuple[TokenRow, ...]
     tools: tuple[ToolSpec, ...] = ()
-    """Those that were offered; empty: none, or unknown."""
     stop_reason: StopReason = StopReason.COMPLETED
     end_reason: str | None = None
     """The environment's reason for ending the rollout (`ctx.end`), if it did."""
     agent_caused: AgentCaused | None = None
-    """What the agent broke; `None`: nothing."""
     agent: AgentRun | None = None
-    """Of a recorded agent; `None`: the agent of our own loop played."""
     exact: bool = True
-    """Whether every token id came from the sampler."""
     sandbox: SandboxRecord | None = None
-    """How it was isolated; `None`: it had no sandbox."""
     rewards: Rewards | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Numbers the environment noted for people; they carry no credit."""
     stale: str | None = None
-    """Why its weights are too old for it to be trained on (`--env.max_staleness`): no turn of it is trained,
-    and siblings are compared with it all the same."""
+    """Why its weights are too old for training. Siblings are still compared with it."""
     passed: bool | None = None
-    """An evaluation's verdict; `None`: not of an evaluation."""
     artefacts: tuple[Artefact, ...] = ()
-    """What hooks took out of the sandbox."""
     contents: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False, compare=False)
-    """Those of artefacts by SHA-256; a record has them in files beside it."""
+    """Contents of artefacts by SHA-256; a record stores them in separate files."""
     judge_calls: tuple[JudgeCall, ...] = ()
-    """In the order they were answered."""
     user_calls: tuple[JudgeCall, ...] = ()
-    """What the model of a simulated user was asked, and its answers."""
     summariser_calls: tuple[JudgeCall, ...] = ()
-    """Likewise of the model that sums conversations up."""
     other_calls: tuple[JudgeCall, ...] = ()
-    """What a recorded agent asked models beside the policy, and their answers."""
+    """Calls of a recorded agent to models other than the policy."""
     wall_s: float = 0.0
     profile: TimeProfile | None = None
-    """Where its time went, sandbox and rewards included (`--env.profile`); `None`: not measured."""
 
     @property
     def acts(self) -> tuple[Turn, ...]:
-        """The turns in which the agent acted: rewards have one entry for each of these."""
+        """The turns of kind `act`: `compute_turn_rewards` returns one entry for each."""
         return tuple(turn for turn in self.turns if turn.kind == "act")
 
     @property
     def act_rewards(self) -> tuple[float | None, ...] | None:
-        """Of each of `acts`; `None` where there are no turn rewards, or none yet."""
         if self.rewards is None or self.rewards.turns is None:
             return None
         by_turn = zip(self.rewards.turns, self.turns, strict=True)
@@ -454,7 +414,6 @@ class Trajectory:
 
     @property
     def score(self) -> float | None:
-        """The scalar score; `None` before the rewards are known, and where nothing was scored."""
         return None if self.rewards is None else self.rewards.score
 
     @property
@@ -466,7 +425,7 @@ class Trajectory:
         return tuple(spoken)
 
     def thread_until(self, index: int) -> tuple[Message, ...]:
-        """What a turn of a recorded agent saw, and its own messages."""
+        """Return the prompt of a recorded agent's turn, followed by the turn's own messages."""
         turn, said = self.turns[index], self.messages
         start = len(self.prompt) + sum(len(each.messages) for each in self.turns[:index])
         seen: list[Message] = []
@@ -476,57 +435,46 @@ class Trajectory:
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
-        """The versions that its turns were sampled by, each once, in the order they came."""
         return tuple(dict.fromkeys(version for turn in self.turns for version in turn.weight_versions))
 
     def withhold(self, why: str) -> "Trajectory":
-        """The same trajectory, too old to be trained on."""
+        """Return the trajectory marked as too old for training."""
         return replace(self, stale=why, turns=tuple(replace(turn, trained=False) for turn in self.turns))
 
     @property
     def ended_by(self) -> str | None:
-        """Why it ended, beside `stop_reason`: what the agent broke, or the environment's reason."""
         return self.end_reason if self.agent_caused is None else self.agent_caused.error
 
     def with_rewards(
         self, rewards: Rewards, metrics: Mapping[str, float], judge_calls: tuple[JudgeCall, ...] = ()
     ) -> "Trajectory":
-        """The same trajectory, scored."""
         return replace(self, rewards=rewards, metrics=metrics, judge_calls=judge_calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A sibling that was dropped: it has no score and earns no credit."""
+    """A dropped sibling: it has no score and earns no credit."""
 
     sibling: int
     stop_reason: StopReason | None
-    """`policy_error` or `sandbox_lost`; `None` when the environment's own code raised."""
+    """`policy_error` or `sandbox_lost`; `None` if the environment's own code raised."""
     error: str
-    """Class and message of the error."""
     traceback: str
     turns: int
-    """Turns that were finished before it broke."""
     error_class: str = ""
-    """The name of the error's class alone."""
     where: str | None = None
-    """`file.py:12 in compute_reward`, where code that is not ours broke; `None` for errors of ours."""
+    """`file.py:12 in compute_reward` of the user's code that broke; `None` for our own errors."""
     refuses_group: bool = False
-    """Whether its siblings cannot be compared without it, so that the whole group fails."""
+    """Whether siblings cannot be compared without it, so that the group fails."""
     judge_calls: tuple[JudgeCall, ...] = ()
-    """What it had asked the judge before it broke."""
     user_calls: tuple[JudgeCall, ...] = ()
-    """Likewise of the model of a simulated user."""
     summariser_calls: tuple[JudgeCall, ...] = ()
-    """Likewise of the model that sums conversations up."""
     other_calls: tuple[JudgeCall, ...] = ()
-    """What a recorded agent asked models beside the policy, and their answers."""
     profile: TimeProfile | None = None
-    """Where its time went, as for a trajectory."""
 
     @property
     def kind(self) -> str:
-        """Class, first clause and place of its error: what counts as one bug, or one server that is away."""
+        """Class, first clause and place of its error, which are equal for failures of one cause."""
         name, _, message = self.error.partition(": ")
         clause = first_clause(message, values=self.where is None)
         text = ": ".join(filter(None, (self.error_class or name, clause)))[:_KIND_CHARS]
@@ -535,71 +483,63 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryGroup:
-    """Siblings from one item that did not break, ordered by sibling."""
+    """The surviving siblings of one item, ordered by sibling."""
 
     group_id: str = ""
     env: str = ""
     item_id: str = ""
     epoch: int = 0
-    """How often the item had been rolled out before."""
     item: Any = None
-    """The item as JSON values (`rollout.items.item_json`); `None` where a record cannot hold it."""
+    """The item as JSON values (`rollout.items.item_json`); `None` if a record cannot hold it."""
     item_hash: str | None = None
-    """Equal for equal items; `None` when unknown."""
     fingerprint: str | None = None
-    """The experiment that it belongs to (see `environments.record.origin`); `None` when unknown."""
     is_evaluation: bool = False
-    """Whether it was rolled out to be judged, not to be trained on: then no advantage is computed."""
     trajectories: tuple[Trajectory, ...]
     failures: tuple[Failure, ...] = ()
     judge_calls: tuple[JudgeCall, ...] = ()
-    """What was asked about the group as a whole."""
     error: str | None = None
-    """What broke while its siblings were compared (`score_group`), so that it gets no credit."""
     profile: TimeProfile | None = None
-    """Where the time of comparing them went; `None`: not measured, or they are not compared."""
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
-        """The versions of its turns, each once, in the order of turns, siblings side by side."""
         by_turn = zip_longest(*(trajectory.turns for trajectory in self.trajectories))
         turns = (turn for there in by_turn for turn in there if turn is not None)
         return tuple(dict.fromkeys(version for turn in turns for version in turn.weight_versions))
 
     @property
     def stale(self) -> str | None:
-        """Why nothing in it is to be trained on, since every trajectory is too old; `None`: some is."""
+        """Why no trajectory may be trained on (all are stale), or None."""
         reasons = [each.stale for each in self.trajectories]
         return reasons[0] if reasons and None not in reasons else None
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing in it can be compared: no rollout was left, or the comparison broke."""
+        """Whether nothing can be compared: no rollout survived, or the comparison broke."""
         return not self.trajectories or self.error is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditedGroup:
-    """A finished group with the advantage of each of its turns: what is recorded and delivered."""
+    """A finished group with the advantage of each turn, as it is recorded and delivered."""
 
     group: TrajectoryGroup
     advantages: tuple[tuple[float, ...], ...]
-    """Ordered like the trajectories and their turns; all zero when the group failed."""
+    """`[trajectory][turn]`; all zero if the group failed."""
     policy: str
     estimator: str
     estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     status: Literal["ok", "no_credit", "failed"] = "ok"
-    """`no_credit`: every advantage is zero, so a trainer would learn nothing from it. `failed`: too few
-    siblings survived. Both are recorded, neither is delivered."""
+    """`no_credit`: every advantage is zero. `failed`: too few siblings survived. Both are recorded, but not
+    delivered."""
     reason: str | None = None
     turns_without_peer: int = 0
-    """Turns whose advantage is their raw return, since no sibling had a comparable one."""
+    """Turns without a comparable one among siblings: their advantage is their raw return."""
 
 
-def dropped(
+def drop_sibling(
     trajectory: Trajectory, error_class: str, why: str, *, stop_reason: StopReason | None = None
 ) -> Failure:
-    """The sibling as one that has no score, with the calls and the time that it took."""
+    """Return a scored sibling as a failure, with its calls and times."""
     return Failure(
         sibling=trajectory.sibling,
         stop_reason=stop_reason,
@@ -615,11 +555,11 @@ def dropped(
     )
 
 
-def written_messages(given: Any, where: str) -> tuple[Message, ...]:
-    """A text of a user, one message, or a list of messages.
+def parse_messages(given: Any, where: str) -> tuple[Message, ...]:
+    """Convert text, one message, or a list of messages of a user.
 
     Raises:
-        ConfigError: it is something else; `where` names its source.
+        ConfigError: if the value is something else; `where` names its source.
     """
     if isinstance(given, str):
         return (Message(role="user", content=_text(given, where)),)

@@ -1,4 +1,4 @@
-"""How a rollout is scored: `TurnLevelRewardMixin` turn by turn, and the scalar path beside it."""
+"""Scoring of rollouts: `TurnLevelRewardMixin` turn by turn, and the scalar path beside it."""
 
 import inspect
 import math
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 
 def def_or_async(hook: Callable[P, Awaitable[Any]]) -> Callable[P, Any]:
-    """A hook with a default that may be awaited, for type checkers: a subclass may write it as a `def`."""
+    """Let subclasses write an awaitable hook as a plain `def`, for type checkers."""
     return hook
 
 
@@ -37,7 +37,7 @@ class TurnLevelRewardMixin:
     default_estimator: str = "turn_return"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a base order in which the scalar path would win without a word."""
+        """Refuse a base order in which turn rewards would be ignored."""
         super().__init_subclass__(**kwargs)
         owner = next(base for base in cls.__mro__ if "scoring" in vars(base))
         if not issubclass(owner, TurnLevelRewardMixin):
@@ -55,36 +55,35 @@ class TurnLevelRewardMixin:
     async def compute_turn_rewards(
         self, item: Any, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward | None]:
-        """One entry per turn of `trajectory.acts`, `None` for one that is not scored.
+        """Return one entry per turn of `trajectory.acts`, `None` for an unscored turn.
 
-        Default: what `score_turn` gave.
+        Default: the values of `score_turn`.
         """
         return ctx.turn_scores
 
     @def_or_async
     async def compute_outcome(self, item: Any, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
-        """The reward that belongs to the whole trajectory, or `None`."""
+        """Return the reward of the whole trajectory, or None."""
         return None
 
     @property
     def writes_outcome(self) -> bool:
-        """Whether the class writes `compute_outcome`."""
         return type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
 
     @property
     def counts_unscored_as_0(self) -> bool:
-        """Whether a rollout in which nothing was rewarded has earned 0: so it is in a game that pays turns.
+        """Whether a rollout without any reward scores 0, as in a game that pays single turns.
 
-        Not where outcomes are written, one of which is missing then, nor where `missing_outcome` is stated.
+        False if the class writes `compute_outcome` or sets `missing_outcome`.
         """
         set_to = getattr(getattr(self, "config", None), "missing_outcome", None)
         return not self.writes_outcome and getattr(self, "missing_outcome", None) is None and set_to is None
 
     def scoring(self) -> "NewScoring":
-        """The hook of `AgentEnv` that this mixin takes over.
+        """Override `AgentEnv.scoring`.
 
         Raises:
-            ConfigError: the environment writes no reward, or one that is never called.
+            ConfigError: if the class writes no reward, or one that would never be called.
         """
         if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
             raise ConfigError(
@@ -111,31 +110,31 @@ class TurnLevelRewardMixin:
 
 Aggregation = Literal["sum", "mean", "outcome"]
 FAILED = "failed"
-"""The part of an outcome that an agent gets which broke its rollout."""
+"""Name of the outcome's part for an agent that broke its rollout."""
 _TURN_HOOKS = ("score_turn", "compute_turn_rewards")
 _HOOKS = (*_TURN_HOOKS, "compute_outcome")
 
 
 class Scoring(Protocol):
-    """Scores one rollout: sees each turn as it happens, then the whole."""
+    """Scores one rollout: each turn as it happens, then the whole, while the sandbox is open."""
 
     async def on_turn(self, turn: Turn) -> None:
-        """Called after every turn, while the sandbox is open."""
+        """Score a turn."""
         ...
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
-        """Called once after the last turn, while the sandbox is open.
+        """Return all rewards after the last turn.
 
         Raises:
-            RewardError: what the environment returned breaks the contract.
+            RewardError: if the environment returned invalid rewards.
         """
         ...
 
     def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
-        """The rewards of an agent that broke its rollout: those of turns so far, `failed_score` as outcome.
+        """Return the rewards of a rollout that the agent broke: those of turns so far, and `failed_score`.
 
         Raises:
-            RewardError: what `score_turn` returned breaks the contract.
+            RewardError: if `score_turn` returned an invalid reward.
         """
         ...
 
@@ -144,23 +143,20 @@ class CallHook(Protocol):
     """Calls a hook, `def` or `async def`, within its limits."""
 
     async def __call__(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """What the hook gives."""
+        """Return the hook's result."""
         ...
 
 
 async def call_hook(name: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a hook here and now, without limits."""
     given = function(*args)
     return await given if inspect.isawaitable(given) else given
 
 
 NewScoring = Callable[[Any, RolloutContext, CallHook], Scoring]
-"""Begins the scoring of one rollout: (item, context, how hooks are called)."""
+"""Begins the scoring of one rollout: (item, context, how to call hooks)."""
 
 
 class TurnScoring:
-    """The path of an environment with `TurnLevelRewardMixin`."""
-
     def __init__(
         self, env: TurnLevelRewardMixin, item: Any, ctx: RolloutContext, call: CallHook = call_hook
     ) -> None:
@@ -169,14 +165,12 @@ class TurnScoring:
         """Per turn, once `compute_turn_rewards` has given it."""
 
     async def on_turn(self, turn: Turn) -> None:
-        """Ask the environment for this turn's reward now, if it is an act."""
         if turn.kind != "act":
             return
         hook = self._env.score_turn
         self._ctx.turn_scores.append(await self._call("score_turn", hook, self._item, turn, self._ctx))
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
-        """Turn rewards first, then the outcome, both checked."""
         where = where_of(self._ctx)
         hook = self._env.compute_turn_rewards
         answer = await self._call("compute_turn_rewards", hook, self._item, trajectory, self._ctx)
@@ -186,7 +180,6 @@ class TurnScoring:
         return self._rewards(self._given, ended)
 
     def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
-        """Turns that nothing was given for yet are not scored."""
         given = self._given
         if given is None:
             so_far = iter(self._ctx.turn_scores)
@@ -194,7 +187,6 @@ class TurnScoring:
         return self._rewards(given, {FAILED: failed_score})
 
     def _rewards(self, given: Sequence[Reward | None], ended: Reward | None) -> Rewards:
-        """What the hooks gave, checked and added up."""
         where = where_of(self._ctx)
         is_written = type(self._env).compute_turn_rewards is not TurnLevelRewardMixin.compute_turn_rewards
         hook = "compute_turn_rewards" if is_written else "score_turn"
@@ -221,10 +213,9 @@ class TurnScoring:
 
 
 def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float | None:
-    """The scalar of a trajectory: the outcome plus the sum or the mean of its scored turns, or alone.
+    """Return a trajectory's scalar: the outcome plus the sum or mean of its scored turns, or alone.
 
-    Returns:
-        The scalar; infinity where it overflows; `None` where there is nothing of what it is made of.
+    It is infinite on overflow, and None if there is neither an outcome nor a scored turn.
     """
     scored = [] if how == "outcome" else [reward for reward in turns if reward is not None]
     if outcome is None and not scored:
@@ -247,24 +238,19 @@ class ScoresTrajectories(Protocol):
 
     def compute_reward(
         self, item: Any, trajectory: Trajectory, ctx: RolloutContext
-    ) -> Reward | Awaitable[Reward]:
-        """The scalar reward."""
-        ...
+    ) -> Reward | Awaitable[Reward]: ...
 
 
 class ScalarScoring:
-    """The path of an environment without turn rewards."""
-
     def __init__(
         self, env: ScoresTrajectories, item: Any, ctx: RolloutContext, call: CallHook = call_hook
     ) -> None:
         self._env, self._item, self._ctx, self._call = env, item, ctx, call
 
-    async def on_turn(self, turn: Turn) -> None:
-        """Nothing is scored while the rollout runs."""
+    async def on_turn(self, turn: Turn) -> None: ...
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
-        """The environment's one number is outcome and score alike."""
+        """Use the reward as both outcome and score."""
         hook, where = self._env.compute_reward, f"{where_of(self._ctx)}: compute_reward"
         reward = await self._call("compute_reward", hook, self._item, trajectory, self._ctx)
         # User code may give anything; without turn rewards there would be nothing to learn from.
@@ -276,16 +262,15 @@ class ScalarScoring:
         )
 
     def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
-        """The floor is outcome and score alike."""
         parts = {FAILED: failed_score}
         return Rewards(outcome=failed_score, score=failed_score, outcome_components=parts)
 
 
 def scalar_scoring(env: ScoresTrajectories) -> NewScoring:
-    """The scalar path of an environment.
+    """Return the scoring of an environment without turn rewards.
 
     Raises:
-        ConfigError: it writes hooks that only the mixin asks for.
+        ConfigError: if the class writes hooks that only the mixin calls.
     """
     unused = [hook for hook in _TURN_HOOKS if hasattr(env, hook)]
     if unused and not isinstance(env, TurnLevelRewardMixin):
@@ -297,7 +282,6 @@ def scalar_scoring(env: ScoresTrajectories) -> NewScoring:
 
 
 def writes_turn_rewards(env: object) -> bool:
-    """Whether an environment writes a hook that scores turns."""
     own = TurnLevelRewardMixin
     return isinstance(env, own) and any(
         getattr(type(env), each) is not getattr(own, each) for each in _TURN_HOOKS

@@ -25,7 +25,7 @@ from environments.trajectory import (
     Rewards,
     Trajectory,
     TrajectoryGroup,
-    dropped,
+    drop_sibling,
 )
 from tools.errors import ConfigError, TurnwiseError
 
@@ -70,7 +70,7 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
         names = ", ".join(str(group.trajectories[index].sibling) for index in missing)
         return group, f"{what}: siblings {names}; missing_outcome says what is to count, drop or a number"
     if missing and stated_outcome == "drop":
-        without = [dropped(group.trajectories[index], "RewardError", what) for index in missing]
+        without = [drop_sibling(group.trajectories[index], "RewardError", what) for index in missing]
         failures = sorted((*group.failures, *without), key=lambda failure: failure.sibling)
         others = tuple(each for index, each in enumerate(group.trajectories) if index not in missing)
         group = replace(group, trajectories=others, failures=tuple(failures))

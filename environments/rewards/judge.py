@@ -18,7 +18,7 @@ from environments.policy.second_models import (
     request_id,
     without_reasoning,
 )
-from environments.trajectory import LARGEST_REWARD, Message, Turn, written_messages
+from environments.trajectory import LARGEST_REWARD, Message, Turn, parse_messages
 from tools.errors import AgentCausedError, ConfigError
 from tools.json_input import EXACT_DECODER
 
@@ -218,7 +218,7 @@ def _question(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, str):
         messages = (Message(role="user", content=prompt),)
     else:
-        messages = written_messages(prompt, "ctx.judge: the prompt")
+        messages = parse_messages(prompt, "ctx.judge: the prompt")
     wrong = next((message.role for message in messages if message.role not in _ROLES), None)
     if wrong is not None or not messages or messages[-1].role != "user":
         raise ConfigError(

@@ -21,7 +21,7 @@ from environments.trajectory import (
     StopReason,
     TokenRow,
     Turn,
-    written_messages,
+    parse_messages,
 )
 from tools.calls import ToolCall, ToolContext, ToolResult, ToolSpec
 from tools.errors import AgentCausedError, ConfigError, RolloutError, TimeLimitExceeded
@@ -38,7 +38,7 @@ def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Mess
     """
     where = f"environment {env!r}: format_prompt"
     before = (Message(role="system", content=system),) if system and isinstance(prompt, str) else ()
-    messages = (*before, *written_messages(prompt, where))
+    messages = (*before, *parse_messages(prompt, where))
     if not messages:
         raise ConfigError(f"{where} gave no messages; give text, or at least one message")
     return messages
@@ -53,7 +53,7 @@ def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
     where = f"environment {env!r}: respond"
     if given is None:
         return ()
-    messages = written_messages(given, where)
+    messages = parse_messages(given, where)
     if not messages:
         raise ConfigError(f"{where} gave no messages; give None where there is no reply")
     for message in messages:
@@ -85,8 +85,6 @@ class LoopContext(ToolContext, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopResult:
-    """A finished rollout before its rewards."""
-
     prompt: tuple[Message, ...]
     turns: Sequence[Turn]
     scores: list[Any]
@@ -132,22 +130,17 @@ class AgentLoop:
     toolset: Toolset
     sandbox: Sandbox
     messages: tuple[Message, ...]
-    """The opening."""
     budget: Budget
     seed: int
     calls: HookCalls
-    """Calls policy, tools and condensers within their limits."""
     context: LoopContext | None = None
     respond: Callable[[Turn], Awaitable[tuple[Message, ...]]] | None = None
     """The world's reply after a turn and its tool results."""
     condensers: Sequence[Condenser] = ()
-    """Applied in order before each completion."""
     estimate: TokenEstimate = field(default_factory=lambda: TokenEstimate(ChatMLRenderer.embedded()))
     """Counts tokens for condensers if the policy does not; one for all rollouts of a policy."""
     where: str = ""
-    """Names the rollout in messages."""
     summariser: Summariser | None = None
-    """The second model that summarises for condensers."""
     stop_reason: StopReason | None = field(default=None, init=False)
     _unfinished: Turn | None = field(default=None, init=False)
     """A sampled turn that was not yielded, because its calls or the reply to it broke."""
@@ -155,7 +148,6 @@ class AgentLoop:
     _models: ModelCalls = field(init=False)
     _condensing: Condensing | None = field(default=None, init=False)
     _broken: AgentCausedError | None = field(default=None, init=False)
-    """Set by a tool call that broke the rollout; no further call runs."""
 
     def __post_init__(self) -> None:
         self._said = self.messages
@@ -207,7 +199,6 @@ class AgentLoop:
         return [] if self._unfinished is None else [self._unfinished]
 
     async def turns(self) -> AsyncGenerator[Turn]:
-        """Yield the turns as `Loop` says, each summary before the act that it was made for."""
         for _ in range(self.budget.max_turns):
             if self._condensing is not None:
                 for summary in await self._condensing.condense():
@@ -237,7 +228,6 @@ class AgentLoop:
         return None
 
     async def _answer(self, turn: Turn) -> Turn:
-        """Run the calls of a turn, and let the world reply."""
         started = monotonic()
         self._add(turn, (turn.message,))
         self._unfinished = turn

@@ -1,4 +1,4 @@
-"""The error boundary of a group's rollouts: what breaks in one of them drops it, and nothing else."""
+"""The error boundary of a group's rollouts: an error in one of them drops it and nothing else."""
 
 import asyncio
 import logging
@@ -32,12 +32,11 @@ _NAME_CHARS = 200
 _MOST_KINDS = 1_000
 _NO_FILES = "<frozen ", "<string>"
 _SAYS_ALL = RewardError, UsageError
-"""A hook's value is wrong: the message names both, and frames would be ours alone."""
+"""The message names hook and value; all frames would be ours."""
 _NOT_AWAITED = "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_code` in an `async def` hook?"
 
 
 def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
-    """The failure of a sibling that broke with `error` after so many finished turns; never raises."""
     error = unwrap_user_error(error)
     return Failure(
         sibling=sibling,
@@ -52,9 +51,9 @@ def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
 
 
 def blame_agent(error: Exception) -> AgentCaused:
-    """What the agent broke, where that ended a rollout in which it had acted; raises any other error again.
+    """Return what the agent broke; raise the error again if it is not the agent's fault.
 
-    That files of its sandbox cannot be read or written as a hook wants is its doing, too.
+    Files in its sandbox that cannot be read or written as a hook wants are the agent's fault, too.
     """
     raised = _all_raised(error)
     causes: list[AgentCause | None] = [_cause_of(each) for each in raised]
@@ -66,7 +65,6 @@ def blame_agent(error: Exception) -> AgentCaused:
 
 
 def _all_raised(error: BaseException) -> list[BaseException]:
-    """What an environment's code raised: several errors where its `TaskGroup` met several at once."""
     raised = unwrap_user_error(error)
     if not isinstance(raised, BaseExceptionGroup):
         return [raised]
@@ -81,10 +79,10 @@ def _cause_of(raised: BaseException) -> AgentCause | None:
 
 
 def drop_tracebacks(error: BaseException) -> None:
-    """Drop the tracebacks of an error and of those before it.
+    """Drop the tracebacks of an error and of its causes.
 
-    Frames that hold the error they are in the traceback of keep each other, and what was read, up to 64 MB
-    for an answer, until a full pass of the garbage collector.
+    A frame that holds the error whose traceback it is in forms a cycle, which keeps data such as a 64 MB
+    answer until a full garbage collection.
     """
     left, seen = [error], set[int]()
     while left:
@@ -101,7 +99,7 @@ def drop_tracebacks(error: BaseException) -> None:
 
 
 def unwrap_user_error(error: BaseException) -> BaseException:
-    """What an environment's code raised, behind a `UserCodeBroke` or alone in the group of a `TaskGroup`."""
+    """Return the error of the environment's code, without `UserCodeBroke` and groups of one error."""
     raised: BaseException = error.__cause__ or error if isinstance(error, UserCodeBroke) else error
     while isinstance(raised, BaseExceptionGroup):
         # Not as an attribute: a class may have one of its own.
@@ -113,24 +111,21 @@ def unwrap_user_error(error: BaseException) -> BaseException:
 
 
 def cut_traceback(error: BaseException) -> BaseException:
-    """The error, its traceback cut to where the environment's code begins."""
     return BaseException.with_traceback(error, _from_user_code(error.__traceback__))
 
 
 def reason_of(error: BaseException) -> str:
-    """Class, message and place of an error, in one bounded text."""
     message, where = _message(error), _where(error)
     return f"{_name(error)}{message and ': '}{message}{'' if where is None else f' ({where})'}"
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an error, from the code that is not ours on."""
     try:
         trace = _from_user_code(error.__traceback__)
         if trace is error.__traceback__ and isinstance(error, _SAYS_ALL) and error.__cause__ is None:
             trace = None
         lines = traceback.format_exception(type(error), error, trace)
-        return _written("".join(lines), _TRACEBACK_CHARS)
+        return _shorten("".join(lines), _TRACEBACK_CHARS)
     except BaseException as why:  # noqa: BLE001  # as for the message
         return f"(the traceback cannot be had: {type(why).__name__})"
 
@@ -140,14 +135,14 @@ def _message(error: BaseException) -> str:
         message = str(error)
         if isinstance(error, AttributeError | TypeError) and "coroutine" in message:
             message += _NOT_AWAITED
-        return _written(message, _ERROR_CHARS)
+        return _shorten(message, _ERROR_CHARS)
     except BaseException as why:  # noqa: BLE001  # an error's own code is user code, too
         return f"(its message cannot be had: {type(why).__name__})"
 
 
 def _name(error: BaseException) -> str:
     # Not as an attribute: a class may have one of its own.
-    return _written(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARS)
+    return _shorten(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARS)
 
 
 def _stop_reason(error: BaseException) -> StopReason | None:
@@ -163,11 +158,11 @@ def _where(error: BaseException) -> str | None:
     # `exit()` and a dataclass's methods are Python code without a file.
     frames = [frame for frame in frames if not frame.filename.startswith(_NO_FILES)] or frames
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
-    return _written(place, _NAME_CHARS)
+    return _shorten(place, _NAME_CHARS)
 
 
 def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
-    """Without the frames that only lead to an environment's code; all of them when none is its."""
+    """Skip the frames before the environment's code; keep all if there is none."""
     frame, start = trace, trace
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == hook_calls.__file__ and frame.tb_next is not None:
@@ -176,8 +171,7 @@ def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
     return start
 
 
-def _written(text: str, max_chars: int) -> str:
-    """Head and tail of a text, as a record may hold it: errors quote URLs, and names that are no UTF-8."""
+def _shorten(text: str, max_chars: int) -> str:
     if len(text) > 8 * max_chars:
         # First roughly: looking through a text of 50 MB for credentials takes seconds.
         text = f"{text[: 4 * max_chars]} [...] {text[-4 * max_chars :]}"
@@ -200,7 +194,6 @@ class FailureKinds:
         self._kinds: set[str] = set()
 
     def level(self, kind: str) -> int:
-        """Returns the level to log the next of a kind at."""
         if kind in self._kinds or len(self._kinds) == _MOST_KINDS:
             return logging.DEBUG
         self._kinds.add(kind)
@@ -208,8 +201,6 @@ class FailureKinds:
 
 
 class Boundary:
-    """Made in the task that waits for the rollouts, which are tasks that catch what they can themselves."""
-
     def __init__(self, what: str, kinds: FailureKinds) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -226,7 +217,7 @@ class Boundary:
         turns: int,
         asked: Mapping[str, Sequence[JudgeCall]] = MappingProxyType({}),
     ) -> Failure:
-        """The failure of a rollout; anything else is raised again: a cancellation from outside, or an end."""
+        """Return the failure of a rollout; raise a cancellation from outside, or an exit, again."""
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
             raise error  # out of our own code: that of an environment comes as a `UserCodeBroke`
         if isinstance(error, asyncio.CancelledError) and self._waiting.cancelling() > self._cancelled_before:
@@ -243,14 +234,13 @@ class Boundary:
         )
 
     def result(self, rollout: "asyncio.Task[T | Failure]", sibling: int) -> T | Failure:
-        """What came of a rollout that has ended; code that got hold of its task may have cancelled it."""
         if rollout.cancelled():
             return self.failure_of(asyncio.CancelledError("its task was cancelled"), sibling, turns=0)
         return rollout.result()
 
 
 class Slots:
-    """A bound that outlives an event loop: a notebook or a training loop may start one for every step."""
+    """A semaphore that survives its event loop: a notebook may start a new one for every step."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -259,7 +249,6 @@ class Slots:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncGenerator[None]:
-        """Wait for a slot, and hold it."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._semaphore = loop, asyncio.Semaphore(self._count)

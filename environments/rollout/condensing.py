@@ -1,4 +1,4 @@
-"""What the model sees of one rollout's conversation: it grows with it, and condensers make it shorter."""
+"""The history of one rollout that the model sees, shortened by condensers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,16 +23,11 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 
 def check_history(given: Any, conversation: Sequence[Entry], where: str) -> History:
-    """A history that a model can be asked to go on from.
-
-    Args:
-        given: by a condenser.
-        conversation: all of it, entry by entry.
-        where: which condenser, for people.
+    """Return a condenser's history if a model can continue it.
 
     Raises:
-        ConfigError: it is empty or no history, says what nobody said, is out of order, separates a call from
-            its result, or leaves the model nothing to answer.
+        ConfigError: if it is empty or out of order, separates a call from its result, ends with the
+            agent's message, or misquotes the conversation.
     """
     entries = check_entries(given, conversation, where)
     if not entries:
@@ -52,22 +47,22 @@ def check_history(given: Any, conversation: Sequence[Entry], where: str) -> Hist
 
 
 def check_entries(given: Any, conversation: Sequence[Entry], where: str) -> History:
-    """Entries that may be counted; those of the conversation as it has them.
+    """Return entries that can be counted, those of the conversation unchanged.
 
     Raises:
-        ConfigError: one of them is none, or says what nobody said.
+        ConfigError: if one is not an entry, or misquotes the conversation.
     """
     if not isinstance(given, list | tuple):
         raise ConfigError(f"{where} gave {given!r:.100}; give the entries that the model is to see")
-    return tuple([_checked(entry, conversation, where) for entry in cast("Sequence[Any]", given)])
+    return tuple([_check_entry(entry, conversation, where) for entry in cast("Sequence[Any]", given)])
 
 
-def _checked(entry: Any, conversation: Sequence[Entry], where: str) -> Entry:
+def _check_entry(entry: Any, conversation: Sequence[Entry], where: str) -> Entry:
     if type(entry) is not Entry or type(cast("Any", entry.message)) is not Message:
         raise ConfigError(f"{where} gave an entry {entry!r:.100}; an entry is a turnwise.condensers.Entry")
     index: Any = entry.index
     if index is None:
-        return _written(entry, conversation, where)
+        return _check_written(entry, conversation, where)
     if type(index) is not int or not 0 <= index < len(conversation):
         raise ConfigError(
             f"{where} gave an entry with the index {index!r:.100}; the conversation has {len(conversation)} "
@@ -81,7 +76,7 @@ def _checked(entry: Any, conversation: Sequence[Entry], where: str) -> Entry:
     return said
 
 
-def _written(entry: Entry, conversation: Sequence[Entry], where: str) -> Entry:
+def _check_written(entry: Entry, conversation: Sequence[Entry], where: str) -> Entry:
     message = entry.message
     if (problem := _problem(message)) is not None:
         raise ConfigError(f"{where} wrote a message that no model can see: {problem}")
@@ -103,7 +98,6 @@ def _problem(message: Message) -> str | None:
 
 
 def _refuse_orphans(history: History, where: str) -> None:
-    """Raise ConfigError where a call has no result, or a result no call, of its own turn."""
     waiting: list[str] = []
     caller: int | None = None
     for entry in (*history, None):
@@ -123,31 +117,25 @@ def _refuse_orphans(history: History, where: str) -> None:
 
 
 Summariser = Callable[[Sequence[Message]], Awaitable[str]]
-"""A second model that sums a conversation up, whose last message asks for it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Condensing:
-    """The conversation of one rollout and, of it, what the model sees: condensers decide."""
+    """The conversation of one rollout and the history that condensers leave of it."""
 
     models: ModelCalls
     calls: HookCalls
-    """What condensers are called through."""
     condensers: Sequence[Condenser]
     count: PromptTokens
     summariser: Summariser | None
     rollout: str
-    """Which it is, for people."""
     opening: InitVar[tuple[Message, ...]]
     entries: list[Entry] = field(init=False)
-    """The whole conversation, summaries included."""
     _history: History = field(init=False)
     _held: History = field(default=(), init=False)
-    """What the open row holds."""
+    """Contents of the open row."""
     _prompt_tokens: int = field(default=0, init=False)
-    """Of the last request."""
     _changed: list[str] = field(default_factory=list[str], init=False)
-    """The condensers that have changed something since the last act."""
     _condensed: Condensed | None = field(default=None, init=False)
     _summaries: list[Turn] = field(default_factory=list[Turn], init=False)
 
@@ -156,7 +144,6 @@ class Condensing:
         self.entries = list(self._history)
 
     def add(self, messages: tuple[Message, ...], turn: int) -> None:
-        """Add messages of an act, or answers to it, to the conversation."""
         added = [
             Entry(message=each, index=index, turn=turn)
             for index, each in enumerate(messages, len(self.entries))
@@ -165,11 +152,6 @@ class Condensing:
         self._history += tuple(added)
 
     async def request(self) -> CompletionRequest:
-        """Return the request of the next act.
-
-        Raises:
-            Stopped: if no row has room for it.
-        """
         return await self._with_size(self._request(self._history))
 
     def cause_of_fork(self) -> str | None:
@@ -177,7 +159,6 @@ class Condensing:
         return self._cause(self._history)
 
     def with_context(self, turn: Turn) -> Turn:
-        """Return the act that was sampled after `request` with the history that the model saw."""
         tokens = turn.span.start if self.models.exact else self._prompt_tokens
         done = self._condensed and replace(self._condensed, tokens_after=tokens)
         self._condensed, self._changed = None, []
@@ -272,50 +253,42 @@ class Condensing:
         return f"history: {', '.join(self._changed)}" if self._changed else "history"
 
     def _hold(self, turn: Turn, history: History, condensed: Condensed | None) -> Turn:
-        """Remember what the open row holds after a turn, and return the turn with the history it saw."""
         said = len(self.entries)
         self._held = (*history, Entry(message=turn.message, index=said, turn=turn.index))
         return replace(turn, context=_context_of(history, said), condensed=condensed)
 
 
 class OpenAsking:
-    """What one condenser may ask, until it has given its history."""
-
     def __init__(self, condensing: Condensing, where: str) -> None:
         self._condensing, self._where = condensing, where
         self._summing = asyncio.Lock()
         self._is_closed = False
 
     def close(self) -> bool:
-        """Take no more questions; whether one that makes a turn is still being asked."""
+        """Refuse further questions. Return whether a summary by the policy is still being sampled."""
         self._is_closed = True
         return self._summing.locked()
 
     @property
     def max_tokens(self) -> int:
-        """See `Asking`."""
         models = self._condensing.models
         return models.budget.max_prompt_tokens(find_window(models.policy))
 
     async def tokens(self, history: Sequence[Entry]) -> int:
-        """See `Asking`."""
         self._refuse_afterwards()
         entries = check_entries(history, self._condensing.entries, f"{self._where}: tokens")
         return await self._condensing.tokens(entries)
 
     async def text_tokens(self, text: str) -> int:
-        """See `Asking`."""
         return await self._condensing.count.of_text(self._text(text))
 
     async def policy_summary(self, history: Sequence[Entry], request: str) -> str:
-        """See `Asking`; one after the other, since each is a turn of the same rollout."""
         asked = self._with_request(history, request)
         async with self._summing:
             self._refuse_afterwards()
             return await self._condensing.policy_summary(asked)
 
     async def model_summary(self, history: Sequence[Entry], request: str) -> str:
-        """See `Asking`."""
         asked = self._with_request(history, request)
         assert self._condensing.summariser is not None
         return await self._condensing.summariser([entry.message for entry in asked])
@@ -338,7 +311,6 @@ class OpenAsking:
 
 
 def _context_of(history: History, said: int) -> tuple[Kept | Message, ...] | None:
-    """Return a history as `Turn.context`; None if it is all of the `said` messages before the turn."""
     parts: list[Kept | Message] = []
     for entry in history:
         index, last = entry.index, parts[-1] if parts else None
@@ -358,17 +330,17 @@ _NO_SUMMARY = {
 
 
 async def model_summary(model: SecondModel, messages: Sequence[Message], *, seed: int) -> str:
-    """What the model answers: perhaps nothing, a text that was cut, or a refusal.
+    """Return the second model's summary, which may be empty, cut, or a refusal.
 
     Args:
-        model: as one rollout asks it.
-        messages: the conversation; the last one asks for its summary.
-        seed: of the rollout.
+        model: the summariser of one rollout.
+        messages: the conversation; the last message asks for the summary.
+        seed: the rollout's.
 
     Raises:
-        ContextOverflow: it takes no such conversation.
-        SecondModelError: it gave no answer.
-        NoModelError: it has neither server nor script.
+        ContextOverflow: if the model rejects the conversation.
+        SecondModelError: if it gave no answer.
+        NoModelError: if it has neither server nor script.
     """
     *conversation, request = messages
     text = "\n\n".join(map(_as_text, conversation))

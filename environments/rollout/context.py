@@ -1,8 +1,7 @@
-"""Condensers: what of a long conversation the model still sees before its next turn.
+"""Condensers: they decide which part of a long conversation the model sees before its next turn.
 
-A trajectory is [(c1, o1), (c2, o2), …]: `c_k` is what the model saw, `o_k` the turn that it sampled. Without
-a condenser `c_k` is all that came before. A condenser keeps the opening, and drops turns whole: a call never
-loses its result.
+Without condensers it sees the whole conversation. Condensers keep the opening and drop whole turns, so that a
+call never loses its result.
 """
 
 import logging
@@ -19,7 +18,8 @@ from tools.errors import ConfigError, ContextOverflow
 _LOG = logging.getLogger(__name__)
 
 REFILLED = 0.6
-"""Share of its budget that `fit_context` leaves: dropping one turn a call would begin a row for each turn."""
+"""Share of its budget that `fit_context` leaves: dropping one turn per call would start a row for each
+turn."""
 
 SUMMARY_REQUEST = (
     "The conversation is about to be cut to make room. Sum up what is needed to finish the task: the task's "
@@ -33,85 +33,81 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One message of what the model is about to see."""
+    """One message of a history."""
 
     message: Message
     index: int | None = None
-    """Where it stands in the conversation; `None`: a condenser wrote it."""
+    """Index in the conversation; `None`: a condenser wrote it."""
     turn: int | None = None
-    """The turn that it belongs to, as its message or as an answer; `None`: none, as the opening."""
+    """The turn it belongs to, as its message or as an answer; `None`: the opening."""
     is_summary: bool = False
-    """Whether it stands for turns that are gone, so that the next summary replaces it."""
+    """Whether it replaces turns; the next summary replaces it."""
 
     def with_content(self, content: str) -> "Entry":
-        """The same with another text."""
         return replace(self, message=replace(self.message, content=content), index=None)
 
 
 History = tuple[Entry, ...]
-"""What the model is about to see, in order."""
 
 
 class Asking(Protocol):
-    """What a condenser may ask while it decides, and not afterwards."""
+    """What a condenser may ask while it decides, but not afterwards."""
 
     @property
     def max_tokens(self) -> int:
-        """The longest prompt that leaves room for a turn in row and window: no budget is larger."""
+        """The longest prompt that leaves room for a turn in row and window."""
         ...
 
     async def tokens(self, history: History) -> int:
-        """Tokens of the prompt that a history makes, tools included."""
+        """Count the tokens of a history's prompt, tools included."""
         ...
 
     async def text_tokens(self, text: str) -> int:
-        """Tokens of a text alone."""
+        """Count the tokens of a text."""
         ...
 
     async def policy_summary(self, history: History, request: str) -> str:
-        """The policy's own summary of a history: a turn of kind `summary`, trained and credited.
+        """Return the policy's own summary: a turn of kind `summary`, trained and credited.
 
-        It may be empty, cut, or a refusal. What the policy calls is not run.
+        It may be empty, cut, or a refusal. Tool calls in it are not run.
 
         Raises:
-            Exception: the rollout ends here; let it pass.
+            Exception: if the rollout ends here; do not catch it.
         """
         ...
 
     async def model_summary(self, history: History, request: str) -> str:
-        """A summary by a second model (`--summariser.base_url`), which is not trained on.
+        """Return a summary by a second model (`--summariser.base_url`), which is not trained.
 
         Raises:
-            SecondModelError: the model gave no answer.
-            NoModelError: it has neither server nor script.
-            ContextOverflow: it takes no conversation like this one.
+            SecondModelError: if the model gave no answer.
+            NoModelError: if it has neither server nor script.
+            ContextOverflow: if the model rejects this conversation.
         """
         ...
 
 
 class Condenser(Protocol):
-    """Decides what the model sees; asked before each completion. One object serves all rollouts."""
+    """Decides what the model sees before each completion. One object serves all rollouts."""
 
     @property
-    def name(self) -> str:
-        """What the record calls it: letters, digits, `_` and `-`."""
-        ...
+    def name(self) -> str: ...
 
     async def condense(self, history: History, asking: Asking) -> Sequence[Entry]:
-        """What the model is to see instead of `history`, or `history` itself.
+        """Return the history that the model sees instead of `history`, or `history` itself.
 
-        What it drops stays dropped: the next history is this one and the messages since. A `def` does, too,
-        where it asks nothing.
+        Dropped entries stay dropped: the next history is this one and the messages since. A condenser that
+        asks nothing may be a plain `def`.
 
         Raises:
-            ContextOverflow: nothing that may go makes it short enough, so that the rollout ends.
+            ContextOverflow: if it cannot be made short enough, so that the rollout ends.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class keep_last_turns:  # noqa: N801  # read like the functions that they are
-    """Keeps the opening and the last `turns` turns. Beyond them, every turn begins a row."""
+    """Keeps the opening and the last `turns` turns. From then on, every turn starts a row."""
 
     turns: int
     name: str = field(default="keep_last_turns", init=False)
@@ -120,30 +116,24 @@ class keep_last_turns:  # noqa: N801  # read like the functions that they are
         _at_least("keep_last_turns", "turns", self.turns, 1)
 
     async def condense(self, history: History, asking: Asking) -> History:
-        """The history without its oldest turns."""
         return without_oldest(history, len(turns_of(history)) - self.turns)
 
 
 @dataclass(frozen=True, slots=True)
 class fit_context:  # noqa: N801
-    """Drops the oldest turns whole where the prompt has more than `max_tokens`, down to 60 % of them.
+    """Drops whole oldest turns if the prompt exceeds `max_tokens`, down to 60 % of them.
 
-    The last turn stays where it fits at all; opening and summaries stay.
+    Opening and summaries stay, and the last turn if it fits at all.
     """
 
     max_tokens: int
-    """Of a prompt, tools included; in a row without room for them and a turn, what leaves that room."""
+    """Tokens of a prompt, tools included; less if the row could not hold them and a turn."""
     name: str = field(default="fit_context", init=False)
 
     def __post_init__(self) -> None:
         _at_least("fit_context", "max_tokens", self.max_tokens, 1)
 
     async def condense(self, history: History, asking: Asking) -> History:
-        """The history, short enough.
-
-        Raises:
-            ContextOverflow: without any turn it is still too long.
-        """
         budget = min(self.max_tokens, asking.max_tokens)
         if await asking.tokens(history) <= budget:
             return history
@@ -158,7 +148,7 @@ class fit_context:  # noqa: N801
 class trim_tool_output:  # noqa: N801
     """Cuts the middle out of every tool result of more than `max_tokens` tokens.
 
-    It is cut before the model first sees it, so that rows go on.
+    It is cut before the model first sees it, so that rows can be extended.
     """
 
     max_tokens: int
@@ -168,10 +158,9 @@ class trim_tool_output:  # noqa: N801
         _at_least("trim_tool_output", "max_tokens", self.max_tokens, 32)
 
     async def condense(self, history: History, asking: Asking) -> History:
-        """The history with shorter results."""
-        return tuple([await self._trimmed(entry, asking) for entry in history])
+        return tuple([await self._trim(entry, asking) for entry in history])
 
-    async def _trimmed(self, entry: Entry, asking: Asking) -> Entry:
+    async def _trim(self, entry: Entry, asking: Asking) -> Entry:
         text = entry.message.content
         if entry.message.role != "tool" or len(text.encode()) <= self.max_tokens:
             return entry  # a token has a byte at least
@@ -184,21 +173,20 @@ class trim_tool_output:  # noqa: N801
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class summarise:  # noqa: N801
-    """Puts a summary in the place of all turns but the last `keep_last`, when it is due.
+    """Replaces all turns but the last `keep_last` by a summary when it is due.
 
-    By the policy itself it is a turn of kind `summary`, which is sampled after all that came before, trained,
+    A summary by the policy is a turn of kind `summary`, which is sampled after the whole history, trained,
     and credited like the act that follows it.
     """
 
     every: int | None = None
-    """Turns that a summary replaces, when there are so many; `None`: tokens alone decide."""
+    """Number of turns that a summary replaces; `None`: tokens alone decide."""
     max_tokens: int | None = None
-    """Of the prompt; beyond it a summary is due; `None`: turns alone decide."""
+    """Tokens of the prompt beyond which a summary is due; `None`: turns alone decide."""
     keep_last: int = 1
-    """Turns that stay word for word, where they fit."""
+    """Number of turns that stay word for word, if they fit."""
     by: SummaryBy = "policy"
     request: str = SUMMARY_REQUEST
-    """What asks for it."""
     name: str = field(default="summarise", init=False)
 
     def __post_init__(self) -> None:
@@ -213,11 +201,6 @@ class summarise:  # noqa: N801
             raise ConfigError(f"summarise: request is {self.request!r:.100}; give the text that asks for it")
 
     async def condense(self, history: History, asking: Asking) -> History:
-        """The history with a summary in the place of its turns, or as it is.
-
-        Raises:
-            ContextOverflow: there is no turn to sum up, or with the summary alone it is still too long.
-        """
         budget = None if self.max_tokens is None else min(self.max_tokens, asking.max_tokens)
         turns = len(turns_of(history))
         is_over = budget is not None and await asking.tokens(history) > budget
@@ -235,33 +218,21 @@ class summarise:  # noqa: N801
 
 
 def asks_for_summary(messages: Sequence[Message], condensers: Sequence[Condenser] = ()) -> bool:
-    """Whether a conversation ends with a request for a summary: all that a model server sees of it.
-
-    Args:
-        messages: what the model sees.
-        condensers: those in use; one that has a `request` of its own asks by it.
-    """
+    """Whether a conversation ends with a request for a summary, by the text of a condenser's `request`."""
     requests = {SUMMARY_REQUEST, *(getattr(each, "request", SUMMARY_REQUEST) for each in condensers)}
     return bool(messages) and messages[-1].role == "user" and messages[-1].content in requests
 
 
 def turns_of(history: History) -> list[int]:
-    """The turns that a history holds, oldest first."""
     return list(dict.fromkeys(entry.turn for entry in history if entry.turn is not None))
 
 
 def without_oldest(history: History, count: int) -> History:
-    """The history without its `count` oldest turns, whole; opening and summaries stay."""
     gone = set(turns_of(history)[: max(0, count)])
     return tuple(entry for entry in history if entry.turn not in gone) if gone else history
 
 
 async def within(history: History, asking: Asking, max_tokens: int | None) -> History:
-    """A history that is no longer than that; `None`: than anything.
-
-    Raises:
-        ContextOverflow: it is longer.
-    """
     if max_tokens is not None and (tokens := await asking.tokens(history)) > max_tokens:
         raise ContextOverflow(
             f"a prompt of {tokens} tokens, which cannot be made shorter, is over {max_tokens}"
@@ -270,11 +241,6 @@ async def within(history: History, asking: Asking, max_tokens: int | None) -> Hi
 
 
 def name_of(condenser: Any) -> str:
-    """What the record calls a condenser.
-
-    Raises:
-        ConfigError: it is none, or has no name that causes can be counted by.
-    """
     name: object = getattr(condenser, "name", None)
     condense: object = None if isinstance(condenser, type) else getattr(condenser, "condense", None)
     if not callable(condense):
@@ -291,7 +257,6 @@ def name_of(condenser: Any) -> str:
 
 
 async def _fewest(history: History, asking: Asking, max_tokens: int, turns: int) -> int:
-    """The fewest oldest turns to drop for a prompt of `max_tokens`; all of them where none is enough."""
     low, high = min(1, turns), turns
     while low < high:
         middle = (low + high) // 2
@@ -338,23 +303,17 @@ _READS: Mapping[str, Sequence[str]] = {
     "summarise": ("condenser_turns", "condenser_tokens"),
     "summarise_by_model": ("condenser_turns", "condenser_tokens"),
 }
-"""The settings that each reads."""
 
 
 def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Condenser, ...]:
-    """Asked in order, before each completion.
-
-    Args:
-        config: the settings, which win.
-        own: the class's: a condenser, several, or `None`.
-        env: the environment's name.
+    """Return the condensers of an environment: those of the settings, or else of the class.
 
     Raises:
-        ConfigError: there is no condenser of that name, a setting leaves it no room or has nothing to set, or
-            the class's is not a condenser.
+        ConfigError: if a name is unknown, a setting leaves no room or has no effect, or the class's value
+            is not a condenser.
     """
     if config.condenser is not None:
-        return _named(config.condenser, config)
+        return _by_name(config.condenser, config)
     for setting, readers in _unread(config, ()):
         raise ConfigError(f"{setting} sets nothing without --env.condenser; choose from {readers}")
     several = cast("Sequence[Any]", own if isinstance(own, list | tuple) else (own,))
@@ -368,7 +327,7 @@ def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Conde
 
 
 def condenser_facts(condensers: Sequence[Condenser]) -> dict[str, str]:
-    """What an experiment is known by of them; the code of those that a user wrote counts apart."""
+    """Return the facts of condensers for an experiment's fingerprint; their code is covered separately."""
     facts: dict[str, str] = {}
     for number, condenser in enumerate(condensers, 1):
         facts[f"condenser {number}"] = stable_text([type(condenser).__qualname__, name_of(condenser)])
@@ -378,7 +337,6 @@ def condenser_facts(condensers: Sequence[Condenser]) -> dict[str, str]:
 
 
 def _fields(condenser: Condenser, around: tuple[object, ...]) -> dict[str, Any]:
-    """What a condenser is set to, those that it holds included; `around`: those that hold it."""
     slots = [name for cls in type(condenser).__mro__ for name in getattr(cls, "__slots__", ())]
     names = dict.fromkeys((*slots, *getattr(condenser, "__dict__", ())))
     within = (*around, condenser)
@@ -394,7 +352,7 @@ def _fact(value: Any, around: tuple[object, ...]) -> Any:
     return [type(value).__qualname__, {} if is_around else _fields(value, around)]
 
 
-def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...]:
+def _by_name(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...]:
     for name in names:
         if name not in (*_NAMED, _NONE):
             raise ConfigError(f"no condenser {name!r:.100}; choose from {', '.join(_NAMED)}, {_NONE}")

@@ -1,4 +1,4 @@
-"""The model calls of one rollout, within its budget: each becomes a turn, and its tokens join a row."""
+"""The model calls of one rollout within its budget: each becomes a turn, and its tokens join a row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,6 @@ _BUDGET = (
     "max_turns", "max_tokens_per_turn", "token_budget", "rollout_timeout_s", "tool_timeout_s",
     "tool_output_chars", "max_token_length",
 )  # fmt: skip
-"""The settings that an item may have smaller."""
 _Limits = create_model(
     "Limits",
     __config__=ConfigDict(strict=True, allow_inf_nan=False),
@@ -37,41 +36,38 @@ _Limits = create_model(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one rollout may spend."""
-
     max_turns: int
-    """Acts; turns of kind `summary` are not counted."""
+    """Acts; turns of kind `summary` do not count."""
     max_tokens_per_turn: int
     token_budget: int
     """Tokens sampled in all turns together."""
     max_row_tokens: int
-    """A completion that would make its row longer than this is discarded and ends the rollout; one that was
-    cut so that its row ends there is kept, and ends it, too."""
+    """A completion that would make its row longer is discarded and ends the rollout. One that was cut at this
+    limit is kept and ends the rollout, too."""
     timeout_s: float
     """Wall clock, tool time included."""
     tool_timeout_s: float
     tool_output_chars: int
 
     def max_prompt_tokens(self, window: int | None) -> int:
-        """The longest prompt that leaves room for a turn, or for half of the whole where that is less.
+        """Return the longest prompt that leaves room for a turn, or for half of the total if that is less.
 
-        Args:
-            window: tokens that the model takes; `None`: unknown.
+        `window` is the model's context window in tokens, if known.
         """
         room = self.max_row_tokens if window is None else min(self.max_row_tokens, window)
         return room - min(self.max_tokens_per_turn, room // 2)
 
 
 def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env: str = "") -> Budget:
-    """What one rollout may spend: of setting and limit the smaller one.
+    """Return the limits of one rollout: the smaller one of each setting and the item's limit.
 
     Args:
         config: the settings.
-        limits: those of its item, by the settings' names, as the environment gave them.
+        limits: the result of `limits_for`.
         env: the environment's name.
 
     Raises:
-        ConfigError: the limits are no mapping, or have a name or a value that is none.
+        ConfigError: if the limits are not a mapping, or a name or a value is invalid.
     """
     spent = {name: min(getattr(config, name), limit) for name, limit in _checked_limits(limits, env).items()}
     smaller = config.model_copy(update=spent)
@@ -103,21 +99,19 @@ def _checked_limits(limits: Any, env: str) -> Mapping[str, float]:
 
 
 class Stopped(Exception):
-    """The rollout cannot go on, which is no failure; `ModelCalls.stopped` has the reason."""
+    """The rollout cannot continue, which is not a failure; `ModelCalls.stopped` has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """A turn before anything answered it."""
-
     turn: Turn
     had_no_room: bool
-    """Whether it was cut where its row, or the model's window, is full."""
+    """Whether it was cut because its row, or the model's window, is full."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ModelCalls:
-    """Asks the policy of one rollout, and keeps its rows, its budget of tokens and its clock."""
+    """Calls the policy for one rollout, and keeps its rows, its token budget and its clock."""
 
     policy: Policy
     tools: tuple[ToolSpec, ...]
@@ -125,15 +119,10 @@ class ModelCalls:
     seed: int
     calls: HookCalls
     count: PromptTokens | None = None
-    """Learns from what the policy gives."""
     is_parallel: bool = False
-    """Whether other code of the environment runs beside its calls."""
     exact: bool = field(default=True, init=False)
-    """Whether every token id so far came from the sampler."""
     stopped: StopReason | None = field(default=None, init=False)
-    """Why the next turn could not be had."""
     stopped_by: str = field(default="", init=False)
-    """More of that, for people."""
     tokens_left: int = field(init=False)
     deadline: float = field(init=False)
     """End of the rollout's time, by `time.monotonic`."""
@@ -145,12 +134,10 @@ class ModelCalls:
         self.deadline = monotonic() + self.budget.timeout_s
 
     def another_thread(self) -> RowBuilder:
-        """The rows of another conversation of the same rollout."""
         return RowBuilder(self._rows)
 
     @property
     def rows(self) -> tuple[TokenRow, ...]:
-        """The token rows of the turns so far."""
         return self._rows.build()
 
     def request(
@@ -162,13 +149,13 @@ class ModelCalls:
         goes_on: bool = True,
         thread: RowBuilder | None = None,
     ) -> CompletionRequest:
-        """What the policy would be asked.
+        """Return a request for the policy.
 
         Args:
-            messages: what the model sees.
-            position: messages of the whole conversation so far.
+            messages: the prompt.
+            position: number of messages in the whole conversation.
             kind: of the turn.
-            goes_on: whether `messages` begin with what the open row holds.
+            goes_on: whether `messages` begin with the open row's.
             thread: rows of another conversation, see `another_thread`.
         """
         return CompletionRequest(
@@ -183,15 +170,15 @@ class ModelCalls:
         )
 
     async def sample(self, request: CompletionRequest, *, rewritten: str | None = None) -> Sampled:
-        """The next turn.
+        """Sample a turn.
 
         Args:
-            request: as `request` made it.
-            rewritten: why it does not go on from the open row, where it does not.
+            request: made by `request`.
+            rewritten: why it does not continue the open row, if so.
 
         Raises:
-            Stopped: there is no room, no token or no time left for it.
-            PolicyError: the call is lost, or what it gave cannot be used.
+            Stopped: if no room, token or time is left.
+            PolicyError: if the call failed, or the completion is invalid.
         """
         started = monotonic()
         completion = await self.complete(request)
@@ -206,7 +193,6 @@ class ModelCalls:
         rewritten: str | None,
         thread: RowBuilder | None = None,
     ) -> Sampled:
-        """The turn of a completion, which joins the row of its conversation."""
         rows = thread or self._rows
         span = rows.append(completion, messages=len(request.messages) + 1, rewritten=rewritten)
         self.tokens_left -= len(completion.token_ids)
@@ -231,17 +217,16 @@ class ModelCalls:
         return Sampled(turn=turn, had_no_room=is_cut and is_full)
 
     def stop(self, reason: StopReason, by: str = "") -> Stopped:
-        """No turn is asked for any more; the first reason counts."""
         if self.stopped is None:
             self.stopped, self.stopped_by = reason, by
         return Stopped(reason)
 
     def go_on(self) -> None:
-        """Forget why the last turn could not be had: who asked may ask for less."""
+        """Clear `stopped`: a recorded agent may send a shorter request."""
         self.stopped, self.stopped_by = None, ""
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """A checked completion, which joins no row yet.
+        """Return a checked completion, which is not in a row yet.
 
         Raises:
             Stopped, PolicyError: as for `sample`.

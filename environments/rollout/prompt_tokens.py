@@ -1,4 +1,4 @@
-"""How many tokens a prompt has, for condensers: by the policy, or as an estimate."""
+"""Token counts of prompts for condensers: by the policy, or estimated."""
 
 import logging
 from collections import deque
@@ -16,14 +16,13 @@ from tools.errors import ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _UNKNOWN = 1.25
-"""The model's tokens for one of ours, of a model that gives no counts: rather too many."""
+"""Tokens of the model per token of ours if a model reports no counts: rather too many."""
 _SIZES_PER_OCTAVE = 4
 _KEPT = 16
-"""Ratios of each size."""
 
 
 class TokenEstimate:
-    """Counts with our tokenizer, calibrated by what the model's server counted. All rollouts share it."""
+    """Token counts by our tokenizer, calibrated with the server's usage. Shared by all rollouts."""
 
     def __init__(self, renderer: ChatMLRenderer) -> None:
         self._renderer = renderer
@@ -35,11 +34,6 @@ class TokenEstimate:
     async def ours(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, max_tokens: int | None = None
     ) -> int:
-        """Tokens of a prompt by our own tokenizer and chat format.
-
-        Raises:
-            ContextOverflow: they are more than `max_tokens` for certain.
-        """
         return await run_rendering(
             lambda: self._renderer.prompt_tokens(messages, tools),
             self._renderer,
@@ -48,26 +42,21 @@ class TokenEstimate:
         )
 
     def of_prompt(self, ours: int) -> int:
-        """The model's tokens for so many of ours, of a whole prompt."""
         return ceil(ours * self._ratio(self._prompts, ours))
 
     def of_addition(self, ours: int) -> int:
-        """The model's tokens for so many of ours, of what joins a prompt."""
         return ceil(ours * self._ratio(self._additions if self._additions.are_known else self._prompts, ours))
 
     def learn_prompt(self, ours: int, counted: int | None) -> None:
-        """What the model's server counted in a prompt; `None`: unknown."""
         if counted is None:
             self._gives_no_counts = True
         else:
             self._prompts.add(ours, counted)
 
     def learn_addition(self, ours: int, counted: int) -> None:
-        """What the model's server counted in what joined a prompt."""
         self._additions.add(ours, counted)
 
     def tell(self, policy: str) -> None:
-        """Say once that these are estimates."""
         if not self._is_told:
             self._is_told = True
             _LOG.warning(
@@ -84,7 +73,7 @@ class TokenEstimate:
 
 
 class _Ratios:
-    """What one of our tokens is in the model's, by size: what a server adds weighs less in long prompts."""
+    """Tokens of the model per token of ours by size, since fixed additions weigh less in long prompts."""
 
     def __init__(self) -> None:
         self._by_size: dict[int, deque[float]] = {}
@@ -109,47 +98,40 @@ def _size(ours: int) -> int:
 
 
 _REFUSED = 1.1
-"""What a server counted in a prompt that it refused as too long, of what we counted: more, at least."""
+"""Assumed ratio of the server's count to ours for a prompt that it refused as too long."""
 _KEPT_PROMPTS = 8
 _KEPT_CHARS = 4_000_000
 _COUNTED_CHARS = 400_000
-"""Of one text; what is longer is counted by its beginning."""
+"""Longer texts are extrapolated from their beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSize:
-    """Of one prompt."""
-
     tokens: int
-    """Of the model."""
     row_tokens: int
-    """That its row would have: the ids of a server that gives text alone are made by our tokenizer."""
+    """In the row: ids of a server that returns text come from our tokenizer."""
 
 
 class PromptTokens:
-    """Counts the prompts of one rollout."""
-
     def __init__(self, policy: Policy, estimate: TokenEstimate, calls: HookCalls) -> None:
         self._policy = policy
         self._counter = find_prompt_counter(policy)
         self._estimate = estimate
         self._calls = calls
         self.is_estimate = False
-        """Whether one of them so far was counted by another tokenizer than the model's."""
         self._is_asked = False
         self._is_exact = True
         self._row_ours: int | None = None
-        """Of what the open row holds, by our tokenizer."""
         self._prompts: deque[tuple[tuple[Message, ...], int, PromptSize]] = deque(maxlen=_KEPT_PROMPTS)
         self._texts: dict[str, int] = {}
 
     async def of(self, request: CompletionRequest) -> PromptSize:
-        """The size of the prompt of a request.
+        """Return the size of a request's prompt.
 
-        Where no row could hold it, that is as many tokens as it has characters: counting has a bound.
+        A prompt that no row could hold counts one token per character, so that counting has a bound.
 
         Raises:
-            PolicyError: the policy's own count is invalid.
+            PolicyError: if the policy's own count is invalid.
         """
         self._is_asked = True
         row_tokens = 0 if request.row is None else len(request.row.token_ids)
@@ -161,11 +143,6 @@ class PromptTokens:
         return size
 
     async def of_text(self, text: str) -> int:
-        """Tokens of a text alone.
-
-        Raises:
-            PolicyError: as for `of`.
-        """
         if len(text) > _COUNTED_CHARS:
             return await self._by_beginning(text, _COUNTED_CHARS)
         if (known := self._texts.get(text)) is not None:
@@ -180,7 +157,6 @@ class PromptTokens:
         return tokens
 
     async def learn(self, request: CompletionRequest, completion: Completion) -> None:
-        """Take what the model's server counted into account, before the completion joins its row."""
         self._is_exact = completion.exact
         if not self._is_asked or not self.is_estimate:
             return
@@ -195,7 +171,7 @@ class PromptTokens:
         self._row_ours = ours + await self._ours_more((completion.message,))
 
     async def learn_refusal(self, request: CompletionRequest) -> None:
-        """Take into account that the model's server found a prompt too long that we let pass."""
+        """Calibrate with a prompt that the server refused as too long."""
         if self.is_estimate and request.prompt_tokens is not None:
             ours = await self._ours(request)
             self._estimate.learn_prompt(ours, ceil(request.prompt_tokens * _REFUSED))
@@ -205,7 +181,7 @@ class PromptTokens:
             tokens = await self._by_policy(request)
             if tokens is not None:
                 return PromptSize(tokens=tokens, row_tokens=tokens)
-            return await self._estimated(request)
+            return await self._size_by_estimate(request)
         except ContextOverflow:
             tokens = count_chars(request.messages)
             return PromptSize(tokens=tokens, row_tokens=tokens)
@@ -224,8 +200,7 @@ class PromptTokens:
             )
         return given
 
-    async def _estimated(self, request: CompletionRequest) -> PromptSize:
-        """What the row holds is known where the sampler's ids are; the rest is an estimate."""
+    async def _size_by_estimate(self, request: CompletionRequest) -> PromptSize:
         row, estimate, limit = request.row, self._estimate, request.max_row_tokens
         if row is not None and self._is_exact and not any(each.reasoning for each in request.messages):
             new = await estimate.ours(new_messages(request), max_tokens=limit)
@@ -239,14 +214,14 @@ class PromptTokens:
         return -(-await self.of_text(text[:chars]) * len(text) // chars)
 
     async def _ours(self, request: CompletionRequest) -> int:
-        """The whole prompt by our tokenizer; where it goes on from the row, only what is new is rendered."""
+        """Count the whole prompt by our tokenizer; after a row only the new messages are rendered."""
         limit = request.max_row_tokens
         if request.row is not None and self._row_ours is not None:
             return self._row_ours + await self._ours_more(new_messages(request), max_tokens=limit)
         return await self._estimate.ours(request.messages, request.tools, max_tokens=limit)
 
     async def _ours_more(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> int:
-        """What messages add to a prompt by our tokenizer: the next turn's header is there already."""
+        """Count what messages add to a prompt, without the header of the next turn."""
         whole = await self._estimate.ours(messages, max_tokens=max_tokens)
         return whole - await self._estimate.ours(())
 

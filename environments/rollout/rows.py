@@ -41,10 +41,8 @@ class RowBuilder:
     """
 
     def __init__(self, others: "RowBuilder | None" = None) -> None:
-        """Start without an open row. Threads of one rollout share the list of rows of `others`."""
         self.open: OpenRow | None = None
         self.fork: str | None = None
-        """Why the last completion started a new row; `None` if it extended one or started the first."""
         self._rows: list[_Row] = [] if others is None else others._rows
         self._index = 0
 
@@ -119,7 +117,6 @@ def check_completion(given: object, request: CompletionRequest, *, vocabulary_si
 
 
 def texts_problem(message: Message, **more: Any) -> str | None:
-    """Return why a record could not hold the texts and calls of a message, or None."""
     texts: dict[str, Any] = {"content": message.content}
     if message.reasoning is not None:
         texts["reasoning"] = message.reasoning

@@ -1,4 +1,4 @@
-"""A simulated user: a second model that plays a persona, whose words are replies to the agent."""
+"""A simulated user: a second model that plays a persona and replies to the agent."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from environments.trajectory import Message
 from tools.errors import ConfigError, SecondModelError
 
 TRIES = 3
-"""Answers that may be empty, cut or a refusal, each with another seed."""
+"""Attempts with other seeds if an answer is empty, cut or a refusal."""
 _BEGINS = "(The conversation begins. Write your first message.)"
 _SILENCE = "(The assistant says nothing.)"
 _INSTRUCTIONS = """\
@@ -30,17 +30,17 @@ When the person likes or dislikes the assistant's last message, end your message
 class SimulatedUser:
     """Plays a user with the model of `--user.base_url`, or with `scripted_user` without one.
 
-    One instance serves all rollouts: the messages of a rollout's user are in its context. Its marks (the two
-    ends and the votes) count on the last lines of an answer, each alone on its line; the agent sees none of
-    them, and the user's model sees none that the agent wrote.
+    One instance serves all rollouts: a rollout's context has its messages. Marks (the two ends and the votes)
+    count on the last lines of an answer, each alone on its line. The agent sees none of them, and the user's
+    model sees none that the agent wrote.
     """
 
     SATISFIED: ClassVar[str] = "the user is satisfied"
-    """The end reason where the user has what they want: the one that an outcome should pay for."""
+    """End reason if the user has what they want: the one that an outcome should reward."""
     GAVE_UP: ClassVar[str] = "the user gave up"
     OUT_OF_REPLIES: ClassVar[str] = "the user is out of replies"
     UNUSABLE: ClassVar[str] = "the user gives no usable answer"
-    """Its model refused, fell silent, was cut or takes no such conversation, which the agent may cause."""
+    """The model refused, returned no text, was cut or rejected the conversation; the agent may cause it."""
 
     def __init__(
         self,
@@ -51,20 +51,20 @@ class SimulatedUser:
         max_replies: int = 10,
         instructions: str = _INSTRUCTIONS,
     ) -> None:
-        """A kind of user.
+        """Configure a kind of user.
 
         Args:
-            done: the user's mark for having what they want.
-            gave_up: the user's mark for giving up.
-            votes: marks by which the user may judge the agent's last message, and what each is worth, such as
+            done: mark of a user who has what they want.
+            gave_up: mark of a user who gives up.
+            votes: marks by which the user judges the agent's last message, with their values, such as
                 `{"👍": 1.0, "👎": -1.0}`: the metric `user_vote` of that turn.
-            max_replies: after so many replies the rollout ends.
-            instructions: the system message of its model, with `{persona}`, `{done}`, `{gave_up}` and
-                `{votes}` for their texts.
+            max_replies: number of replies after which the rollout ends.
+            instructions: system message of the model, with `{persona}`, `{done}`, `{gave_up}` and
+                `{votes}` as placeholders.
 
         Raises:
-            ConfigError: a mark is empty, has several lines or stands twice, a vote is no finite number, there
-                is no reply, or the persona has no place.
+            ConfigError: if a mark is empty, has several lines or is not unique, a vote is not finite,
+                `max_replies` is below 1, or `{persona}` is missing.
         """
         self.votes = dict(votes or {})
         marks = (done, gave_up, *self.votes)
@@ -90,11 +90,11 @@ class SimulatedUser:
         self._marks = re.compile("|".join(re.escape(mark) for mark in sorted(marks, key=len, reverse=True)))
 
     async def opening(self, ctx: RolloutContext, *, persona: str) -> str:
-        """The user's first message, for `format_prompt`; a cut one where its model gives no whole one.
+        """Return the user's first message for `format_prompt`; a cut one if there is no whole one.
 
         Raises:
-            SecondModelError: the model gave none. No agent had a part in it.
-            NoModelError: nobody plays the user.
+            SecondModelError: if the model returned none. No agent was involved.
+            NoModelError: if there is neither a server nor a script.
         """
         conversation = (self._system(persona), Message(role="user", content=_BEGINS))
         problems: list[str] = []
@@ -110,14 +110,14 @@ class SimulatedUser:
         raise SecondModelError(f"the user's model gave no first message: {', '.join(problems)}")
 
     async def reply(self, ctx: RolloutContext, *, persona: str) -> str | None:
-        """What the user writes next, for `respond`; `None` without a text.
+        """Return the user's next message for `respond`, or None if it has no text.
 
-        Ends the rollout at a mark of the end, after `max_replies`, and where the model gives nothing that can
-        be used; `ctx.end_reason` is then one of the constants of this class.
+        It ends the rollout at an end mark, after `max_replies`, or if the model returns nothing usable;
+        `ctx.end_reason` is then a constant of this class.
 
         Raises:
-            SecondModelError: the model cannot be reached, or gave nothing that can be used in three groups.
-            NoModelError: nobody plays the user.
+            SecondModelError: if the model cannot be reached, or returned nothing usable in three groups.
+            NoModelError: if there is neither a server nor a script.
         """
         replies = ctx.user_replies.get(id(self), 0)
         if replies >= self.max_replies:
@@ -145,7 +145,7 @@ class SimulatedUser:
     async def _answers(
         self, ctx: RolloutContext, conversation: Sequence[Message], number: int
     ) -> AsyncIterator[tuple[str, Sequence[str], str | None]]:
-        """Answers with other seeds: text, marks from the last one on, and what is wrong."""
+        """Yield answers with other seeds: text, marks from the last one on, and the problem."""
         for attempt in range(TRIES):
             seed = (ctx.seed + TRIES * number + attempt) % 2**31
             answer = await ctx.user_model.ask(conversation, seed=seed)
@@ -154,7 +154,6 @@ class SimulatedUser:
                 return  # for every seed
 
     def _read(self, answer: str) -> tuple[str, Sequence[str]]:
-        """The text of an answer without any mark, and the marks of its last lines, the last one first."""
         lines, marks = answer.rstrip().split("\n"), list[str]()
         while lines and ((line := lines[-1].strip()) == "" or self._marks.fullmatch(line)):
             marks += [line] if line else []
@@ -174,10 +173,9 @@ class SimulatedUser:
         return Message(role="system", content=text)
 
     def _as_the_user_sees(self, messages: Sequence[Message]) -> list[Message]:
-        """The conversation from the other side, as servers want it: the roles take turns, a user's is last.
+        """Return the conversation from the user's side: roles alternate, and the last message is a user's.
 
-        Of the agent's turns it has only the text, no reasoning, no calls, no results, and none of the marks,
-        which the user would quote.
+        Of the agent's turns only the text is shown, without marks, which the user would quote.
         """
         seen: list[Message] = []
         for message in messages:

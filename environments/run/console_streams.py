@@ -1,4 +1,4 @@
-"""Standard streams that a run outlives: without a reader or space for its output it goes on in silence."""
+"""Standard streams that never end a run: without a reader or disk space, output is dropped."""
 
 import io
 import logging
@@ -16,27 +16,24 @@ from time import monotonic
 from typing import Any, TextIO
 
 WAIT_S, WAIT_SHARE = 5.0, 0.05
-"""How long a run waits for readers of its output: so many seconds, and a share of the time that it runs. What
-does not fit then is dropped."""
+"""Limits on how long a run waits for readers of its output: seconds, plus a share of its running time.
+Later output is dropped."""
 HUNG_THREAD = "turnwise-hung-observer"
-"""The name of a thread that may never end."""
 logger = logging.getLogger(__name__)
 
 
-class _OutlivedFile(io.FileIO):
-    """A descriptor that leads nowhere after its first error, for all of its writers."""
+class _RobustFile(io.FileIO):
+    """A descriptor that is redirected to /dev/null after its first error, for all its writers."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "wb", closefd=False)
         self.running_since: float | None = None
-        """When a run began, which drops what nobody reads; `None` before."""
         self.is_stuck = False
         self.dropped = 0
-        """Writes of which something was dropped."""
         self._own, self._waited_s = descriptor, 0.0
         with suppress(OSError):
             if os.isatty(descriptor) or stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-                # Opened again, since other programs that have the descriptor would see O_NONBLOCK too.
+                # Opened anew: O_NONBLOCK would apply to all programs that share the descriptor.
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
                 self._own = os.open(f"/dev/fd/{descriptor}", flags)
                 weakref.finalize(self, os.close, self._own)
@@ -47,10 +44,10 @@ class _OutlivedFile(io.FileIO):
         try:
             while view and self._is_ready():
                 with suppress(BlockingIOError):
-                    # So much never blocks where a pipe could not be opened again.
+                    # PIPE_BUF bytes never block, for a pipe that could not be opened anew.
                     view = view[os.write(self._own, view[: select.PIPE_BUF]) :]
         except OSError:
-            lead_nowhere(self.fileno())
+            redirect_to_null(self.fileno())
             self._own = self.fileno()
         else:
             self.dropped += bool(view)
@@ -65,10 +62,8 @@ class _OutlivedFile(io.FileIO):
         return not self.is_stuck
 
 
-class _OutlivedText(io.TextIOWrapper):
-    """A stream with several writers: closing it only flushes it."""
-
-    def __init__(self, file: _OutlivedFile, **options: Any) -> None:
+class _RobustText(io.TextIOWrapper):
+    def __init__(self, file: _RobustFile, **options: Any) -> None:
         super().__init__(io.BufferedWriter(file), **options)
         self.file = file
 
@@ -77,26 +72,30 @@ class _OutlivedText(io.TextIOWrapper):
 
 
 @contextmanager
-def outlived_console() -> Generator[None]:
-    """While entered, whoever writes to stdout and stderr meets no error, and no signal ends it silently."""
+def robust_console() -> Generator[None]:
+    """While entered, writes to stdout and stderr raise no error, and no signal ends the process silently."""
     before = sys.stdout, sys.stderr
-    ours = [_outlived(stream) for stream in before]
+    ours = [_wrap(stream) for stream in before]
     sys.stdout, sys.stderr = ours
     in_main_thread = threading.current_thread() is threading.main_thread()
-    # Functions, since programs that are started would inherit that a signal is ignored.
-    handlers = {signal.SIGHUP: _go_on, signal.SIGUSR1: _end, signal.SIGUSR2: _end} if in_main_thread else {}
+    # Functions instead of SIG_IGN, which child processes would inherit.
+    handlers = (
+        {signal.SIGHUP: _ignore_hangup, signal.SIGUSR1: _exit_on_signal, signal.SIGUSR2: _exit_on_signal}
+        if in_main_thread
+        else {}
+    )
     earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        files = [stream.file for stream in ours if isinstance(stream, _OutlivedText)]
+        files = [stream.file for stream in ours if isinstance(stream, _RobustText)]
         if dropped := sum(file.dropped for file in files):
             logger.warning("%d writes of output were dropped, since nobody read them", dropped)
         for stream in ours:
             stream.flush()
         for file in files:
             if file.is_stuck:
-                lead_nowhere(file.fileno())
+                redirect_to_null(file.fileno())
         sys.stdout, sys.stderr = before
         for number, handler in earlier.items():
             signal.signal(number, handler)
@@ -105,12 +104,11 @@ def outlived_console() -> Generator[None]:
 def drop_unread_output() -> None:
     """From now on, wait for readers of output no longer than `WAIT_S` and `WAIT_SHARE` allow."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, _OutlivedText):
+        if isinstance(stream, _RobustText):
             stream.file.running_since = monotonic()
 
 
-def lead_nowhere(descriptor: int) -> None:
-    """Send what is written to a descriptor to /dev/null, what is buffered for it too."""
+def redirect_to_null(descriptor: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     if nowhere == descriptor:  # it was closed
         os.set_inheritable(descriptor, True)
@@ -120,33 +118,31 @@ def lead_nowhere(descriptor: int) -> None:
 
 
 def open_closed_descriptors() -> None:
-    """Open what a program was started without: the next file would become its stdin, stdout or stderr."""
+    """Open missing standard descriptors, or the next opened file would become stdin, stdout or stderr."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            lead_nowhere(descriptor)
+            redirect_to_null(descriptor)
 
 
-def _outlived(stream: TextIO | None) -> TextIO:
+def _wrap(stream: TextIO | None) -> TextIO:
     if stream is None:
         return Path(os.devnull).open("w", encoding="utf-8")
     if stream not in (sys.__stdout__, sys.__stderr__):
-        return stream  # a stream of the program's own
+        return stream  # replaced by the program
     try:
         stream.flush()
     except OSError:
-        lead_nowhere(stream.fileno())
-    # Text that the console cannot show, such as half a surrogate pair, ends nothing either.
-    file = _OutlivedFile(stream.fileno())
-    return _OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
+        redirect_to_null(stream.fileno())
+    # backslashreplace: text that the console cannot encode raises no error.
+    file = _RobustFile(stream.fileno())
+    return _RobustText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
 
 
-def _end(number: int, frame: object) -> None:
-    """While groups roll out, a run ends in order instead."""
+def _exit_on_signal(number: int, frame: object) -> None:
     os.write(2, f"turnwise: ended by {signal.Signals(number).name}; the same command tries again\n".encode())
     os._exit(128 + number)
 
 
-def _go_on(number: int, frame: object) -> None:
-    """The terminal is closed; what is written from now on fails, and leads nowhere."""
+def _ignore_hangup(number: int, frame: object) -> None: ...

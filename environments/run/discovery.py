@@ -1,4 +1,4 @@
-"""From what a user types to an environment class: a shipped or installed name, a folder, a file, a module."""
+"""Find an environment class by what a user types: a shipped or installed name, folder, file or module."""
 
 import inspect
 import os
@@ -25,30 +25,30 @@ _PROJECT = "pyproject.toml"
 
 
 def find_environment(given: str) -> type[AgentEnv]:
-    """The class that `given` names.
+    """Return the class that `given` names.
 
-    `code_debug`, a name that is shipped; `my_env`, the folder of a project that registers an environment, or
-    a name that an installed package registers; `path/to/file.py[:Class]`; `package.module[:Class]`. Of equal
-    names the first of these wins. A file's folder, or the current one for a module, goes to the end of
-    Python's path: it never hides Turnwise's own packages.
+    `given` is a shipped name (`code_debug`), the folder of a project that registers an environment, a name
+    that an installed package registers, `path/to/file.py[:Class]` or `package.module[:Class]`; the first
+    match in this order wins. A file's folder, or the current one for a module, is appended to `sys.path`, so
+    that it never hides Turnwise's own packages.
 
-    Raises ConfigError: nothing of that name, its code fails, or it holds no or several environments.
+    Raises ConfigError if nothing has this name, its code fails, or it has no or several environments.
     """
     if given in SHIPPED:
         given = shipped_target(given)
     elif given and os.path.isfile(Path(given) / _PROJECT):  # noqa: PTH113  # `is_file` may raise
-        return _of_folder(Path(given))
+        return _find_in_folder(Path(given))
     source, _, class_name = given.rpartition(":") if ":" in given else (given, "", "")
     if source.endswith(".py"):
         module = load_file(source)
     else:
         module = load_module(source) if "." in source or class_name else None
     if module is None:
-        return _of_package(given, source)
+        return _find_installed(given, source)
     return _pick(module, class_name, source)
 
 
-def _of_folder(folder: Path) -> type[AgentEnv]:
+def _find_in_folder(folder: Path) -> type[AgentEnv]:
     path = folder / _PROJECT
     try:
         project: Any = tomllib.loads(path.read_text("utf-8"))
@@ -67,7 +67,7 @@ def _of_folder(folder: Path) -> type[AgentEnv]:
         raise ConfigError(f"{path} registers {names} of the group {GROUP}; give path/to/file.py:Class")
     name = own if own in targets else next(iter(targets))
     append_to_path(folder.resolve())
-    found = _registered(targets[name], f"environment {name!r} of {path}")
+    found = _load_registered(targets[name], f"environment {name!r} of {path}")
     file = getattr(sys.modules.get(targets[name].partition(":")[0]), "__file__", None)
     if file is not None and not Path(file).resolve().is_relative_to(folder.resolve()):
         raise ConfigError(
@@ -77,7 +77,7 @@ def _of_folder(folder: Path) -> type[AgentEnv]:
     return found
 
 
-def _of_package(given: str, source: str) -> type[AgentEnv]:
+def _find_installed(given: str, source: str) -> type[AgentEnv]:
     known = installed_environments()
     found = [each for each in known if each.name == given]
     if len(found) > 1:
@@ -85,11 +85,11 @@ def _of_package(given: str, source: str) -> type[AgentEnv]:
         packages = ", ".join(each.package for each in found)
         raise ConfigError(f"{given!r} is an environment of {len(found)} packages, {packages}; give {targets}")
     if not found:
-        raise ConfigError(_unknown(source, [each.name for each in known]))
-    return _registered(found[0].target, f"environment {given!r} of the package {found[0].package}")
+        raise ConfigError(_unknown_name(source, [each.name for each in known]))
+    return _load_registered(found[0].target, f"environment {given!r} of the package {found[0].package}")
 
 
-def _registered(target: str, where: str) -> type[AgentEnv]:
+def _load_registered(target: str, where: str) -> type[AgentEnv]:
     source, _, class_name = target.partition(":")
     module = load_module(source) if source and class_name else None
     if module is None:
@@ -99,7 +99,7 @@ def _registered(target: str, where: str) -> type[AgentEnv]:
     return _pick(module, class_name, where)
 
 
-def _unknown(given: str, installed: list[str]) -> str:
+def _unknown_name(given: str, installed: list[str]) -> str:
     if given in SHIPPED:
         return (
             f"{given!r} is an environment and takes no class; give {given!r} alone, or path/to/file.py:Class"

@@ -1,4 +1,4 @@
-"""Statistics of rollouts by item (score, pass@k, turns by outcome), and two records compared by them."""
+"""Statistics of rollouts by item (score, pass@k, turns by outcome), and comparison of two records."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from rich.console import Console
 from environments.record.recorder import Record, read_contents
 from environments.record.summary import flat, print_rows
 from environments.record.totals import Summary, sum_parts
-from environments.run.run_list import counted_groups
+from environments.run.run_list import unique_groups
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import RecordError
 from tools.plain_text import one_line
@@ -24,19 +24,15 @@ RESAMPLES = 2000
 
 @dataclass(slots=True, kw_only=True)
 class ItemTotals:
-    """The rollouts of one item that did not break; only sums are kept."""
-
     rollouts: int = 0
     lost: int = 0
-    """Rollouts that broke: they count neither as passed nor as not passed."""
+    """Failed rollouts, which count neither as passed nor as not passed."""
     scored: int = 0
     score_total: float = 0.0
     judged: int = 0
-    """Rollouts of which it is known whether they passed."""
     passed: int = 0
     turns: int = 0
     turns_passed: int = 0
-    """Of the rollouts that passed."""
 
     def add(self, trajectory: Trajectory, passed: bool | None) -> None:
         self.rollouts += 1
@@ -56,7 +52,7 @@ class ItemTotals:
         return pass_at_k(self.judged, self.passed, k) if self.judged >= k else None
 
     def pass_at_least(self, k: int) -> float | None:
-        """pass@k with each lost rollout as one that did not pass: a lower bound."""
+        """Return pass@k with lost rollouts as not passed: a lower bound."""
         tries = self.judged + self.lost
         return pass_at_k(tries, self.passed, k) if tries >= k else None
 
@@ -64,9 +60,8 @@ class ItemTotals:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     mean: float | None
-    """`None` without a value."""
     low: float | None
-    """`None` with fewer than two items: one item has no spread."""
+    """`None` with fewer than two items."""
     high: float | None
     items: int
 
@@ -74,25 +69,19 @@ class Estimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     score: Estimate
-    """Mean over items of the item's mean score."""
     pass_at: tuple[Estimate, ...]
-    """`pass_at[k - 1]` is pass@k, over the items with at least k rollouts; ends where there are none."""
+    """`pass_at[k - 1]` is pass@k over the items with at least k rollouts."""
     pass_at_least: tuple[float, ...]
-    """The same over all items that were tried, each lost rollout as one that did not pass: a lower bound."""
+    """Lower bounds: pass@k over all tried items, with lost rollouts as not passed."""
     turns_passed: float | None
-    """Mean turns of the rollouts that passed; `None` when none did."""
     turns_not_passed: float | None
     items: int
-    """Items with at least one rollout."""
     rollouts: int
     passed: int
     dropped: int
     lost_items: int
-    """Items of which no rollout was left."""
     planned: int
-    """Items that there were to try."""
     tried: int
-    """Items that were rolled out, lost ones included."""
 
     @property
     def complete(self) -> bool:
@@ -103,7 +92,6 @@ class Evaluation:
         return {"planned": self.planned, "tried": self.tried, "complete": self.complete, **lost}
 
     def metrics(self) -> dict[str, float]:
-        """Flat numbers, for `metrics.json`; what is unknown is left out."""
         estimates = {"mean_score": self.score}
         estimates |= {f"pass@{k}": estimate for k, estimate in enumerate(self.pass_at, start=1)}
         numbers: dict[str, float | None] = {}
@@ -119,7 +107,7 @@ class Evaluation:
 
 
 def item_totals(group: TrajectoryGroup) -> ItemTotals:
-    """The numbers of one item's rollouts, of which each without a verdict has not passed."""
+    """Return the totals of an evaluated item; a rollout without a verdict has not passed."""
     totals = ItemTotals(lost=len(group.failures))
     for trajectory in group.trajectories:
         totals.add(trajectory, bool(trajectory.passed))
@@ -127,10 +115,10 @@ def item_totals(group: TrajectoryGroup) -> ItemTotals:
 
 
 def pass_at_k(rollouts: int, passed: int, k: int) -> float:
-    """Chance that one of `k` rollouts passes, estimated without bias from `rollouts` ≥ k of them.
+    """Return an unbiased estimate of the chance that one of `k` rollouts passes; `rollouts` ≥ k.
 
-    The estimator 1 - C(n - c, k) / C(n, k) of Chen et al., "Evaluating Large Language Models Trained on
-    Code" (2021), equation 1.
+    The estimator 1 - C(n - c, k) / C(n, k) of Chen et al., "Evaluating Large Language Models Trained on Code"
+    (2021), equation 1.
     """
     if not 1 <= k <= rollouts:
         raise ValueError(f"k must be between 1 and the {rollouts} rollouts, got {k}")
@@ -140,23 +128,21 @@ def pass_at_k(rollouts: int, passed: int, k: int) -> float:
 def evaluate_results(
     results: Sequence[ItemTotals], *, max_k: int, seed: int = 0, planned: int | None = None
 ) -> Evaluation | None:
-    """The statistics of an evaluation; `None` when no rollout is left to count.
+    """Return the statistics of an evaluation, or None without rollouts.
 
-    Intervals are percentile bootstraps over items, not over rollouts: rollouts of one item resemble each
-    other. The same seed gives the same intervals.
+    Intervals are percentile bootstraps over items, since rollouts of one item are correlated. The same seed
+    gives the same intervals.
     """
     counted = [each for each in results if each.rollouts]
     if not counted:
         return None
-    reached = min(max_k, max(each.judged for each in counted))
+    ks = range(1, min(max_k, max(each.judged for each in counted)) + 1)
     rollouts, passed = sum(each.rollouts for each in counted), sum(each.passed for each in counted)
     turns, turns_passed = sum(each.turns for each in counted), sum(each.turns_passed for each in counted)
     return Evaluation(
-        score=estimated([each.mean_score for each in counted], seed),
-        pass_at=tuple(estimated([each.pass_at(k) for each in counted], seed) for k in range(1, reached + 1)),
-        pass_at_least=tuple(
-            mean_of([each.pass_at_least(k) for each in results]) or 0.0 for k in range(1, reached + 1)
-        ),
+        score=estimate_mean([each.mean_score for each in counted], seed),
+        pass_at=tuple(estimate_mean([each.pass_at(k) for each in counted], seed) for k in ks),
+        pass_at_least=tuple(mean_of([each.pass_at_least(k) for each in results]) or 0.0 for k in ks),
         turns_passed=turns_passed / passed if passed else None,
         turns_not_passed=(turns - turns_passed) / (rollouts - passed) if rollouts > passed else None,
         items=len(counted),
@@ -169,26 +155,24 @@ def evaluate_results(
     )
 
 
-def estimated(values: Sequence[float | None], seed: int) -> Estimate:
-    """A mean with its 95 % percentile bootstrap (Efron & Tibshirani 1993); `None` is left out."""
+def estimate_mean(values: Sequence[float | None], seed: int) -> Estimate:
+    """Return the mean with its 95 % percentile bootstrap (Efron & Tibshirani 1993), ignoring None."""
     sample = np.asarray([value for value in values if value is not None], dtype=np.float64)
     low = high = None
     if len(sample) > 1:
         rng = np.random.default_rng(seed)
-        # One resample at a time: all of them at once would need RESAMPLES times the memory of the sample.
+        # One resample at a time saves RESAMPLES times the memory.
         means = [float(sample[rng.integers(len(sample), size=len(sample))].mean()) for _ in range(RESAMPLES)]
         low, high = map(float, np.percentile(means, (2.5, 97.5)))
     return Estimate(mean=mean_of(values), low=low, high=high, items=len(sample))
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean of what is known; `None` where nothing is."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
 
 
 def sample_row(trajectory: Trajectory) -> dict[str, Any]:
-    """One rollout as a line of `samples.jsonl`: messages, score and how it went."""
     rewards = trajectory.rewards
     return {
         "item_id": trajectory.item_id,
@@ -214,10 +198,10 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         items += "; INCOMPLETE: the numbers below speak only of these"
     if evaluation.lost_items:
         items += f"; {evaluation.lost_items} lost, of which no rollout is left: they are in no number below"
-    rows = [("items", items), ("mean score", _shown(evaluation.score))]
+    rows = [("items", items), ("mean score", _interval_text(evaluation.score))]
     for k, least in enumerate(evaluation.pass_at_least, start=1):
         lost = f"; at least {least:.3f}, with lost rollouts as not passed" if evaluation.dropped else ""
-        rows.append((f"pass@{k}", _shown(evaluation.pass_at[k - 1]) + lost))
+        rows.append((f"pass@{k}", _interval_text(evaluation.pass_at[k - 1]) + lost))
     for name, turns, count in (
         ("passed", evaluation.turns_passed, evaluation.passed),
         ("not passed", evaluation.turns_not_passed, evaluation.rollouts - evaluation.passed),
@@ -228,7 +212,7 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     print_rows(console, rows)
 
 
-def _shown(estimate: Estimate) -> str:
+def _interval_text(estimate: Estimate) -> str:
     if estimate.mean is None:
         return "nothing was scored"
     interval = "" if estimate.low is None else f"  95 % interval {estimate.low:.3f} to {estimate.high:.3f}"
@@ -236,33 +220,28 @@ def _shown(estimate: Estimate) -> str:
 
 
 MOST_K = 16
-"""The largest k of pass@k that is compared."""
 SHOWN_ITEMS = 20
 _COMPARED = re.compile(
     r"turns/mean|turn/\d+/reward|tool_calls|(part|metric|stop_reason|failure|tool_error|tokens|cost)/.*"
 )
 
 ItemKey = tuple[str, str | None]
-"""Id and content (`item_hash`) of an item; `None`: the record does not have its content."""
+"""Id and content hash of an item; `None` if the record lacks the content."""
 Measure = Callable[[ItemTotals], float | None]
 Row = tuple[str, str, str, str]
 
 
 @dataclass(slots=True, kw_only=True)
 class Side:
-    """A record as far as it is compared; it grows with its items, not with its rollouts."""
-
     place: str
     record: Record
     envs: set[str] = field(default_factory=set[str])
     policies: set[str] = field(default_factory=set[str])
     evaluations: int = 0
-    """Groups that an evaluation rolled out."""
     items: dict[ItemKey, ItemTotals] = field(default_factory=dict[ItemKey, ItemTotals])
     summary: Summary = field(default_factory=Summary)
     pass_score: float | None = None
     by_pass_score: int = 0
-    """Rollouts without a verdict of their own, judged by `pass_score`."""
 
     def add(self, credited: CreditedGroup) -> None:
         group = credited.group
@@ -276,7 +255,6 @@ class Side:
             totals.add(trajectory, self._verdict(trajectory))
 
     def values(self) -> dict[str, Any]:
-        """As JSON: who played, and the aggregates of all groups."""
         totals = self.items.values()
         return {
             "place": self.place,
@@ -302,58 +280,55 @@ class Side:
 
 
 def read_side(place: str, record: Record, *, pass_score: float | None = None) -> Side:
-    """Reads a record once; `place` is what the user calls it.
+    """Read a record once; `place` is the user's name for it.
 
-    `pass_score` is the outcome, or score where there is none, from which a rollout without a verdict has
-    passed. Raises RecordError if it is unreadable, malformed or empty.
+    A rollout without a verdict passes if its outcome, or else its score, reaches `pass_score`. Raises
+    RecordError if the record is unreadable, malformed or empty.
     """
     if pass_score is not None and not math.isfinite(pass_score):
         raise RecordError(f"--pass-score {pass_score} is no finite number")
     side = Side(place=place, record=record, pass_score=pass_score)
-    # Of an index where there is one: a group that failed and was done again counts once.
-    for credited in counted_groups(record, read_contents(record).finished):
+    for credited in unique_groups(record, read_contents(record).finished):
         side.add(credited)
     if not side.items:
         raise RecordError(f"{record} holds no group, so there is nothing to compare")
     return side
 
 
-def compared(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -> dict[str, Any]:
-    """Returns the comparison as JSON values: exact numbers, and `None` where one is unknown.
+def compare_sides(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -> dict[str, Any]:
+    """Return the comparison as JSON values, with None for unknown numbers.
 
-    Means of a side are over all its items, each of which counts once however many rollouts it has. A
-    difference is B minus A over the pairs alone; its 95 % interval is the percentile bootstrap over pairs, so
-    that what is hard about an item is hard on both sides (Efron & Tibshirani 1993). The same seed gives the
-    same intervals. `all_items` lists every pair; else only flips are.
+    Means of a side weigh all its items equally. A difference is B minus A over paired items; its 95 %
+    interval is the percentile bootstrap over pairs, so that an item's difficulty cancels. `all_items` lists
+    every pair instead of flips only.
     """
-    # In the order of their ids, never by position.
     keys = sorted(key for key in a.items.keys() & b.items.keys() if key[1] is not None)
     pairs = [_pair_values(key, a.items[key], b.items[key]) for key in keys]
 
-    def measured(measure: Measure) -> dict[str, Any]:
+    def measure_both(measure: Measure) -> dict[str, Any]:
         both = [(measure(a.items[key]), measure(b.items[key])) for key in keys]
         values = {
             "a": [measure(item) for item in a.items.values()],
             "b": [measure(item) for item in b.items.values()],
             "difference": [None if one is None or other is None else other - one for one, other in both],
         }
-        return {name: asdict(estimated(each, seed)) for name, each in values.items()}
+        return {name: asdict(estimate_mean(each, seed)) for name, each in values.items()}
 
     most = [max((item.judged for item in side.items.values()), default=0) for side in (a, b)]
-    # Where one side has no verdicts, the other is shown all the same.
+    # If one side has no verdicts, show the other.
     largest_k = min(MOST_K, min(most) or max(most))
     pass_at: dict[str, Any] = {}
     for k in range(1, largest_k + 1):
         at_least = [mean_of([item.pass_at_least(k) for item in side.items.values()]) for side in (a, b)]
         bounds = dict(zip(("a_at_least", "b_at_least"), at_least, strict=True))
-        pass_at[str(k)] = measured(partial(ItemTotals.pass_at, k=k)) | bounds
+        pass_at[str(k)] = measure_both(partial(ItemTotals.pass_at, k=k)) | bounds
     numbers: dict[str, Any] = {
         "a": a.values(),
         "b": b.values(),
         "seed": seed,
         "resamples": RESAMPLES,
-        "items": {"paired": len(pairs), **_unpaired(a, b)},
-        "score": measured(lambda item: item.mean_score),
+        "items": {"paired": len(pairs), **_list_unpaired(a, b)},
+        "score": measure_both(lambda item: item.mean_score),
         "pass_at": pass_at,
         "flips": [pair for pair in pairs if pair["flip"] is not None],
     }
@@ -361,7 +336,7 @@ def compared(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -> dic
 
 
 def _pair_values(key: ItemKey, before: ItemTotals, after: ItemTotals) -> dict[str, Any]:
-    """One item that both sides have; a flip passes by at least half of its rollouts on one side alone."""
+    """Return one paired item; in a flip, only one side passes at least half of its rollouts."""
     a, b = before.pass_at(1), after.pass_at(1)
     is_flip = a is not None and b is not None and (a >= 0.5) != (b >= 0.5)
     return {
@@ -381,8 +356,7 @@ def _pair_values(key: ItemKey, before: ItemTotals, after: ItemTotals) -> dict[st
     }
 
 
-def _unpaired(a: Side, b: Side) -> dict[str, list[str]]:
-    """The items that cannot be compared, by why not."""
+def _list_unpaired(a: Side, b: Side) -> dict[str, list[str]]:
     hashes: list[dict[str, set[str | None]]] = [defaultdict(set), defaultdict(set)]
     for side, of_side in zip((a, b), hashes, strict=True):
         for identity, content in side.items:
@@ -444,7 +418,9 @@ def _notes(numbers: Mapping[str, Any]) -> Iterator[str]:
         ("only_b", "are in B alone"),
     ):
         if items[name]:
-            yield f"{len(items[name])} items {why}: {_some(items[name])}"
+            more = f", and {len(items[name]) - SHOWN_ITEMS} more" if items[name][SHOWN_ITEMS:] else ""
+            shown = ", ".join(map(one_line, items[name][:SHOWN_ITEMS]))
+            yield f"{len(items[name])} items {why}: {shown}{more}"
     flips = numbers["flips"]
     for kind, what in (("gained", "pass in B and not in A"), ("lost", "pass in A and not in B")):
         of_kind = [each for each in flips if each["flip"] == kind]
@@ -482,11 +458,6 @@ def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value.is_integer() and abs(value) >= 10 else f"{value:,.3f}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f", and {len(names) - SHOWN_ITEMS} more" if names[SHOWN_ITEMS:] else ""
-    return ", ".join(map(one_line, names[:SHOWN_ITEMS])) + more
 
 
 def _text(value: str | Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""`evaluate`: every evaluation item several times, into a record of its own, then statistics."""
+"""`evaluate`: roll out every evaluation item several times into a record, then compute statistics."""
 
 import asyncio
 import json
@@ -38,18 +38,17 @@ from environments.run.open_run import (
     open_run,
 )
 from environments.run.process_run import FAILED, PlannedTasks, roll_out
-from environments.run.run_list import counted_groups
+from environments.run.run_list import unique_groups
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
 METRICS = "metrics.json"
 SAMPLES = "samples.jsonl"
 PREFIX = "eval-"
-"""Of the folders' names: an evaluation and a run of training may have the same name."""
+"""Prefix of folders: an evaluation and a run of training may have the same name."""
 
 
 def evaluation_folder(config: AgentEnvConfig, env: str, name: str | None) -> RunFolder:
-    """Where an evaluation is written: the folder that its settings name, or one below `runs/`."""
     if config.data_dir_to_save_evals is not None:
         return RunFolder(Path(config.data_dir_to_save_evals).absolute())
     name = name or DEFAULT_NAME
@@ -63,11 +62,10 @@ async def evaluate(
     options: RunOptions = DEFAULTS,
     open_source: OpenSource = in_this_process,
 ) -> int:
-    """Opens an environment for evaluation and rolls out each item `eval_rollouts` times, unless recorded.
+    """Open an environment for evaluation and roll out each item `eval_rollouts` times, unless recorded.
 
-    Returns the exit code: 0 when every item was tried, 130 or 143 after a signal, `FAILED` when no rollout
-    was left to count or something kept failing. Raises UsageError if the environment cannot be opened, or the
-    folder is another evaluation's.
+    Returns the exit code: 0 if every item was tried, 130 or 143 after a signal, `FAILED` if no rollout was
+    left or the run stopped early.
     """
     folder = evaluation_folder(env.config, env.name, options.name)
     there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]
@@ -82,7 +80,7 @@ async def evaluate(
         tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
         code = await roll_out(run, tasks)
         is_stopped = code == FAILED
-        totals = await asyncio.to_thread(_recorded_totals, env, recorder)
+        totals = await asyncio.to_thread(_read_totals, env, recorder)
         evaluation, more = totals.evaluation, dict[str, Any]()
         if evaluation is not None:
             more["evaluation"] = evaluation.completeness()
@@ -95,7 +93,8 @@ async def evaluate(
             code = code or (0 if evaluation.complete else FAILED)
             seconds = monotonic() - started
             await asyncio.to_thread(_write_files, folder, env, recorder, totals, seconds=seconds)
-        await run.record.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
+        done = tasks.count_recorded()
+        await run.record.end(progress.summary, done=done, planned=tasks.total, code=code, **more)
         if not is_stopped:
             loop = run.watchdog.utilisation if progress.summary.done else None
             progress.print(partial(_print_end, totals=totals, planned=tasks.total, loop=loop))
@@ -107,10 +106,7 @@ async def evaluate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Totals:
-    """What was recorded of the items of an evaluation, those of earlier starts included."""
-
     evaluation: Evaluation | None
-    """`None`: no rollout is left to count."""
     summary: Summary
     shown: ShownGroups
     tried: int
@@ -120,7 +116,7 @@ class _Totals:
         return statistics | flat(self.summary.values(), "eval")
 
 
-def _recorded_totals(env: AgentEnv, recorder: Recorder) -> _Totals:
+def _read_totals(env: AgentEnv, recorder: Recorder) -> _Totals:
     summary, shown, results = Summary(), ShownGroups(), list[ItemTotals]()
     for credited in _groups(env, recorder):
         summary.add(credited)
@@ -136,7 +132,7 @@ def _recorded_totals(env: AgentEnv, recorder: Recorder) -> _Totals:
 def _write_files(
     folder: RunFolder, env: AgentEnv, recorder: Recorder, totals: _Totals, *, seconds: float
 ) -> None:
-    """Writes `metrics.json`, shaped as by Atropos' `evaluate_log`, and `samples.jsonl`, a rollout a line."""
+    """Write `metrics.json`, shaped as by Atropos' `evaluate_log`, and `samples.jsonl`, a rollout a line."""
     assert totals.evaluation is not None
     completeness, metrics = totals.evaluation.completeness(), totals.metrics()
     results = {
@@ -151,7 +147,7 @@ def _write_files(
     write_private(folder.path / METRICS, json.dumps(results, indent=2, allow_nan=False).encode())
     with (
         write_whole(folder.path / SAMPLES) as unfinished,
-        open(unfinished, "wb", opener=private) as file,  # `Path.open` takes no opener
+        open(unfinished, "wb", opener=private) as file,  # `Path.open` has no opener
     ):
         for credited in _groups(env, recorder):
             for trajectory in credited.group.trajectories:
@@ -160,9 +156,9 @@ def _write_files(
 
 
 def _groups(env: AgentEnv, recorder: Recorder) -> Iterator[CreditedGroup]:
-    """Of the items of this evaluation: an earlier start may have had more of them (`--env.max_items`)."""
+    """Yield this evaluation's groups: an earlier start may have had more items (`--env.max_items`)."""
     ids = set(env.item_ids)
-    groups = counted_groups(recorder.path, recorder.finished)
+    groups = unique_groups(recorder.path, recorder.finished)
     return (credited for credited in groups if credited.group.item_id in ids)
 
 

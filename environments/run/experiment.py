@@ -1,7 +1,7 @@
-"""What a run is an experiment with: everything that decides how its rollouts go and what they earn.
+"""The experiment of a run: all facts that decide how its rollouts go and what they earn.
 
-The settings and tools that count, the environment's code, and the data that it loads. Data that rollouts read
-first, after the fingerprint was made, is recorded as it is read (`LaterFiles`).
+These are settings, tools, the environment's code, and data read before the fingerprint is made. Data that
+rollouts read first is recorded when it is read (`LaterFiles`).
 """
 
 import ast
@@ -41,7 +41,6 @@ WHERE_WRITTEN = frozenset({
     "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_groups", "use_wandb",
     "use_trackio", "wandb_name", "profile",
 })  # fmt: skip
-"""Settings of where one run is written and shown."""
 NOT_COUNTED = WHERE_WRITTEN | frozenset({
     # How much is run, and how fast.
     "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_failed_groups",
@@ -57,33 +56,29 @@ NOT_COUNTED = WHERE_WRITTEN | frozenset({
     # What the file holds counts, not where it lies.
     "dataset_path",
 })  # fmt: skip
-"""Settings that may change from one run of an experiment to the next."""
+"""Settings that may differ between runs of an experiment."""
 OF_A_SERVER = frozenset({
     "server_type", "family", "context_tokens", "temperature", "top_p", "extra_body",
 })  # fmt: skip
-"""Settings of a model server that shape what is sampled; its model's name is in the policy's."""
 OF_A_SECOND_MODEL = ("model_name", "temperature", "top_p", "max_tokens", "extra_body")
 OF_TRAINING = ("group_size", "min_group_size")
-"""Settings that an evaluation has no use for."""
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
-"""Credit can be computed anew; waits, addresses and secrets change nothing that is recorded."""
+"""Credit can be recomputed; waits, addresses and secrets do not change recorded values."""
 _LONG = 200
 _LARGEST_PROGRAM = 1 << 20
-"""Bytes: what is larger is an interpreter."""
 _MOST_NAMED = 500
-"""Files of data that are named one by one; more are named by their folders."""
 _SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/usr/share", "/usr/lib"))
 _WRITTEN, _GONE = "written by a run", "gone"
-"""In the place of a digest: a file that a run writes decides nothing that its writer does not."""
+"""Stand for a digest. A file that a run writes is determined by its writer."""
 _INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
 
 
 def origin_of(
     env: AgentEnv, *, evaluation: bool = False, more_files: Mapping[str, Path] | None = None
 ) -> RunOrigin:
-    """Returns what the groups of an open environment have in common, for its record and its outbox.
+    """Return the common facts of an open environment's groups, for its record and its outbox.
 
-    `more_files` count as its own: those that another process which opened it has loaded, beside these.
+    `more_files` are counted too: files that another process with this environment has loaded.
     """
     config = env.config
     settings = _settings(config)
@@ -101,7 +96,7 @@ def origin_of(
         for name in OF_A_SECOND_MODEL
     }
     dataset = config.dataset_path
-    # One that the environment makes itself is in its code and items.
+    # A dataset that the environment generates is covered by its code and items.
     is_local = dataset is not None and Path(dataset).is_file()
     return RunOrigin(
         env=env.name,
@@ -134,24 +129,13 @@ def _agent(command: Command | None) -> dict[str, str]:
     left = [each for each in files if each.suffix == ".py"]
     while left:  # and the modules beside it that it imports
         program = left.pop()
-        beside = {program.with_name(f"{name}.py") for name in _imported_names(program)} - files
+        beside = {program.with_name(f"{name}.py") for name in _read(program)[1]} - files
         left += [each for each in beside if each.is_file()]
         files |= set(left)
     names = [Path(each).name for each in command.argv]
     how = [*names, command.where, command.prompt, *command.read_only, *["share_home"] * command.share_home]
     facts = {"agent": stable_text(how), "agent's env": digest(stable_text(dict(command.env)).encode())}
     return facts | {f"agent's {each.name}": file_digest(each) for each in sorted(files)}
-
-
-def _imported_names(program: Path) -> set[str]:
-    try:
-        tree = ast.parse(program.read_bytes())
-    except (SyntaxError, ValueError):
-        return set()
-    names = [each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
-    for each in ast.walk(tree):
-        names += [alias.name for alias in each.names] if isinstance(each, ast.Import) else []
-    return {name.partition(".")[0] for name in names}
 
 
 def _size(path: str) -> float:
@@ -166,7 +150,7 @@ def turnwise_version() -> str:
 
 
 def _settings(config: AgentEnvConfig) -> dict[str, str]:
-    """The settings that count. Text in those of an environment's own may hold a secret: it is a digest."""
+    """Return the settings that count; text of an environment's own settings may be secret and is hashed."""
     facts: dict[str, str] = {}
     for name, field in type(config).model_fields.items():
         if name in NOT_COUNTED or _NOT_COUNTED.fullmatch(name) or not field.repr:
@@ -180,7 +164,6 @@ def _settings(config: AgentEnvConfig) -> dict[str, str]:
 
 
 def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
-    """How model servers are asked, where that is set; their addresses do not count."""
     return {
         name if len(servers) == 1 else f"{name} of server {index}": stable_text(getattr(server, name))[:_LONG]
         for index, server in enumerate(servers)
@@ -190,13 +173,12 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
 
 
 def environment_files(env: AgentEnv) -> dict[str, Path]:
-    """Returns the files that the fingerprint covers, as `code of env.py` or `data of users.jsonl`."""
+    """Return the files of the fingerprint, such as `code of env.py` or `data of users.jsonl`."""
     opened = env.lifecycle.opened_files
-    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_apart(env))
+    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_excluded(env))
 
 
-def _apart(env: AgentEnv) -> list[Path]:
-    """What runs write, and the datasets, which count by their items."""
+def _excluded(env: AgentEnv) -> list[Path]:
     config = env.config
     paths = (
         config.data_path_to_save_groups,
@@ -209,14 +191,13 @@ def _apart(env: AgentEnv) -> list[Path]:
 def counted_files(
     env_cls: type, *, opened: Iterable[str] = (), written: Iterable[str] = (), apart: Iterable[Path] = ()
 ) -> dict[str, Path]:
-    """Returns the files by name: `code of env.py`, `data of ../corpus/a.txt`, from the class's folder on."""
     modules, apart = _module_files(), list(apart)
     code: dict[str, Path] = {}
     own = {file.parent: file for cls in reversed(_classes(env_cls)) if (file := _file_of(cls.__module__))}
     for folder, file in own.items():
         start = f"{folder}{os.sep}"  # `each.parents` takes long where thousands are loaded
         beside = {*_code_beside(file), *(each for each in modules if str(each).startswith(start))}
-        for each in _counted(beside, folder, apart):
+        for each in _own_files(beside, folder, apart):
             name = f"code of {each.relative_to(folder).as_posix()}"
             code[name if code.get(name, each) == each else f"{name} in {folder.name}"] = each
     scratch = _scratch_folder()
@@ -228,10 +209,10 @@ def counted_files(
 
 
 def code_facts(env_cls: type, files: Mapping[str, Path] | None = None) -> dict[str, str]:
-    """Returns a digest for each file that counts: of code without comments and layout, of data as it is.
+    """Return a digest per file: of code without comments and layout, of data as it is.
 
     A class without a file (a notebook, a REPL) counts by its functions, tools and states, and by functions of
-    the same module that they name. Without `files` (see `counted_files`), these are the code of the class.
+    the same module that they name. `files` defaults to the code of the class (see `counted_files`).
     """
     files = counted_files(env_cls) if files is None else files
     facts = {name: file_digest(file) for name, file in files.items()}
@@ -249,20 +230,21 @@ def code_facts(env_cls: type, files: Mapping[str, Path] | None = None) -> dict[s
 
 
 def file_digest(file: Path) -> str:
-    """Equal for files of equal content; of code, comments and layout are no content."""
-    return _read(file, file.stat().st_mtime_ns, file.stat().st_size)[0]
+    return _read(file)[0]
 
 
 def has_file(cls: type) -> bool:
     return _file_of(cls.__module__) is not None
 
 
-@lru_cache(maxsize=4096)
-def _read(file: Path, _mtime_ns: int, _size: int) -> tuple[str, frozenset[str]]:
-    """A file's digest and, of code, the modules that it imports, in functions too: read once while it stays.
+def _read(file: Path) -> tuple[str, frozenset[str]]:
+    stat = file.stat()
+    return _parse(file, stat.st_mtime_ns, stat.st_size)
 
-    Each group of a run asks for the files that its rollouts read.
-    """
+
+@lru_cache(maxsize=4096)
+def _parse(file: Path, _mtime_ns: int, _size: int) -> tuple[str, frozenset[str]]:
+    """Return a file's digest and, for code, its imported modules; cached, since each group needs both."""
     if file.suffix != ".py":
         with file.open("rb") as opened:
             return f"sha256:{hashlib.file_digest(opened, 'sha256').hexdigest()[:16]}", frozenset()
@@ -279,7 +261,7 @@ def _read(file: Path, _mtime_ns: int, _size: int) -> tuple[str, frozenset[str]]:
 
 
 def _classes(env_cls: type) -> list[type]:
-    """Those whose code is not Turnwise's, about which its version says all; a shipped environment counts."""
+    """Return the classes that Turnwise's version does not cover; shipped environments are included."""
     return [
         cls
         for cls in env_cls.__mro__
@@ -298,50 +280,47 @@ def _scratch_folder() -> Path:
 
 def _file_of(module: str) -> Path | None:
     file = getattr(sys.modules.get(module), "__file__", None)
-    return _resolved(file) if isinstance(file, str) else None
+    return _resolve_file(file) if isinstance(file, str) else None
 
 
 def _module_files() -> set[Path]:
-    # The second is what multiprocessing, and Ray with it, calls the program.
+    # `__mp_main__` is the program in processes of multiprocessing and Ray.
     names = [each for each in list(sys.modules) if each not in ("__main__", "__mp_main__")]
     return {file for name in names if (file := _file_of(name))}
 
 
 @cache
-def _resolved(file: str) -> Path | None:
-    """Once for each module of a process: there are thousands, in few folders."""
-    path = _resolved_folder(os.path.dirname(file)) / os.path.basename(file)  # noqa: PTH119, PTH120  # a `Path` of each takes longer
+def _resolve_file(file: str) -> Path | None:
+    path = _resolve_folder(os.path.dirname(file)) / os.path.basename(file)  # noqa: PTH119, PTH120  # thousands of modules: a `Path` of each takes longer
     return path if os.path.isfile(path) else None  # noqa: PTH113  # likewise
 
 
 @cache
-def _resolved_folder(folder: str) -> Path:
+def _resolve_folder(folder: str) -> Path:
     return Path(folder).resolve()
 
 
 @cache
-def _installed() -> tuple[Path, ...]:
+def _foreign_folders() -> tuple[Path, ...]:
     source = Path(__file__).resolve().parents[2]
     paths = {sys.prefix, *sysconfig.get_paths().values()}
     return (*_SYSTEM, *(Path(path).resolve() for path in paths), *(source / name for name in OWN_PACKAGES))
 
 
 def _data_by_name(env_cls: type, files: Iterable[Path], apart: Iterable[Path]) -> dict[str, Path]:
-    """The files among these that are the environment's data, by their paths from its folder on."""
     home = _home_of(env_cls)
     data = [path for path in files if path.suffix != ".pyc" and path.is_file()]
-    return {Path(os.path.relpath(path, home)).as_posix(): path for path in _counted(data, home, apart)}
+    return {Path(os.path.relpath(path, home)).as_posix(): path for path in _own_files(data, home, apart)}
 
 
-def _counted(files: Iterable[Path], folder: Path, apart: Iterable[Path]) -> list[Path]:
-    """The files that are the environment's, sorted: not hidden, and no part of what stands apart."""
-    left_out = [*(path.resolve() for path in apart), *_installed()]
+def _own_files(files: Iterable[Path], folder: Path, apart: Iterable[Path]) -> list[Path]:
+    left_out = [*(path.resolve() for path in apart), *_foreign_folders()]
     counted: list[Path] = []
     for file in sorted(files):
         is_below = file.is_relative_to(folder)
         parts = (file.relative_to(folder) if is_below else file).parts
         hidden = [part for part in parts if part[0] == "." or part.endswith(("__pycache__", "-packages"))]
-        # What is installed around the environment does not take it out: a package may be one.
+        # The environment may itself lie in an installed package.
         outside = (each for each in left_out if not (is_below and folder.is_relative_to(each)))
         if not hidden and not any(file.is_relative_to(each) for each in outside):
             counted.append(file)
@@ -349,7 +328,6 @@ def _counted(files: Iterable[Path], folder: Path, apart: Iterable[Path]) -> list
 
 
 def _code_beside(file: Path) -> Iterator[Path]:
-    """The package that a file is part of; without one, the file and what it imports from beside it."""
     folder = file.parent
     if (folder / "__init__.py").is_file():
         yield from folder.rglob("*.py")
@@ -359,14 +337,13 @@ def _code_beside(file: Path) -> Iterator[Path]:
         each = waiting.pop()
         if each not in found:
             found.add(each)
-            for name in _read(each, each.stat().st_mtime_ns, each.stat().st_size)[1]:
+            for name in _read(each)[1]:
                 waiting += _files_at(folder / f"{name}.py")
                 waiting += [path for path in _files_at(folder / name) if path.suffix == ".py"]
     yield from found
 
 
 def _files_at(path: Path) -> list[Path]:
-    """A file, or those below a folder; none where there is nothing or where it may not be read."""
     try:
         if path.is_file():
             return [path.resolve()]
@@ -376,13 +353,12 @@ def _files_at(path: Path) -> list[Path]:
 
 
 def _class_text(cls: type, seen: set[object]) -> str:
-    """The functions and plain values of a class, as text that is the same in every process."""
     values = {name: value for name, value in vars(cls).items() if not name.startswith("__")}
     return "\n".join(f"{name}={_value_text(value, seen)}" for name, value in sorted(values.items()))
 
 
 def _value_text(value: object, seen: set[object]) -> str:
-    """Of a function its code, and that of functions of its module that it names."""
+    """Return a value as text; for a function its code and that of functions of its module that it names."""
     value = getattr(value, "__func__", getattr(value, "fget", value))
     value = value.tools if isinstance(value, Toolset) else value
     value = value.function if isinstance(value, Tool) else value
@@ -408,17 +384,13 @@ def _value_text(value: object, seen: set[object]) -> str:
 
 
 class LaterFiles:
-    """The data that rollouts read and that the fingerprint, made before them, does not cover."""
+    """Data that rollouts read after the fingerprint was made."""
 
     def __init__(self, env: AgentEnv, recorder: Recorder, *, accept: bool) -> None:
-        """Compares what the groups of a record that was begun have read with what is there now.
-
-        Raises OtherRunError if a file changed and is not accepted so, or is gone.
-        """
         self.opened = OpenedFiles(in_hooks=True)
         self._env_cls, self._accept, self._record = type(env), accept, recorder.path
         self._covered = frozenset(environment_files(env).values())
-        self._apart = [*_apart(env), _scratch_folder()]
+        self._excluded = [*_excluded(env), _scratch_folder()]
         self._since = time_ns()
         recorded = recorder.contents.facts_of(recorder.fingerprint)
         self._digests = {
@@ -430,27 +402,27 @@ class LaterFiles:
         self._unrecorded = self._changes(now)
 
     def facts(self) -> dict[str, str]:
-        """Returns the digests of the files that were read since the last call, unless the record has them.
+        """Return digests of files read since the last call that the record lacks.
 
-        Raises OtherRunError if a file is not as it was.
+        Raises OtherRunError if a file changed.
         """
         facts, self._unrecorded = self._unrecorded, {}
         if self.opened.read or self.opened.written:
-            files = _taken(self.opened.read)
+            files = {os.path.realpath(path) for path in take_paths(self.opened.read)}
             if new := {Path(file) for file in files - self._names.keys()} - self._covered:
-                found = _data_by_name(self._env_cls, new, self._apart)
+                found = _data_by_name(self._env_cls, new, self._excluded)
                 modules = _module_files() if found else ()
                 self._names |= {str(path): name for name, path in found.items() if path not in modules}
             known = {self._names[file]: file for file in files if file in self._names}
             now = {name: value for name, file in known.items() if (value := self._digest_of(file))}
-            # Last: a write that the digests saw was noted before it.
-            written = {self._names.get(file) for file in _taken(self.opened.written)}
+            # After the digests, so that each write they include is known.
+            written = {self._names.get(os.path.realpath(path)) for path in take_paths(self.opened.written)}
             now |= dict.fromkeys({*now, *self._digests} & written, _WRITTEN)
             facts |= self._changes(now)
         return {f"{LATER}{name}": value for name, value in facts.items()}
 
     def _digest_of(self, file: str) -> str | None:
-        """The file's content; `None`: there is no file, or it came to be during the run."""
+        """Return the file's digest; None if it is missing or was created during the run."""
         path = Path(file)
         try:
             stat = path.stat()
@@ -461,7 +433,6 @@ class LaterFiles:
             return None
 
     def _changes(self, now: Mapping[str, str]) -> dict[str, str]:
-        """What the record does not have yet. Raises OtherRunError if it says something else."""
         known = self._digests
         news = {name: value for name, value in now.items() if known.get(name) not in (value, _WRITTEN)}
         changed = [
@@ -477,19 +448,19 @@ class LaterFiles:
 
 @contextmanager
 def later_files(env: AgentEnv, recorder: Recorder, *, accept: bool) -> Generator[None]:
-    """While entered, the record also notes which files rollouts read, and takes no group that read others.
+    """While entered, the record notes the files that rollouts read and refuses changed ones.
 
     Raises OtherRunError if a file that its groups have read changed.
     """
     later = LaterFiles(env, recorder, accept=accept)
-    with later.opened.watched():
+    with later.opened.watch():
         recorder.more_facts = later.facts
         yield
 
 
-def _taken(paths: dict[str, None]) -> set[str]:
-    """The resolved paths, which are no longer noted; other threads may note more meanwhile."""
-    taken = list(paths)
-    for path in taken:
+def take_paths(paths: dict[str, None]) -> list[str]:
+    """Empty a dict of paths that other threads may fill meanwhile, and return them."""
+    found = list(paths)
+    for path in found:
         del paths[path]
-    return {os.path.realpath(path) for path in taken}
+    return found

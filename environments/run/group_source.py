@@ -1,4 +1,4 @@
-"""Where groups come from, and what a run counts by of each: a note, and groups lost in a row."""
+"""Sources of groups, the note that a run counts by, and the rules that stop or pause a run."""
 
 import asyncio
 import logging
@@ -37,11 +37,8 @@ logger = logging.getLogger(__name__)
 
 
 class ShownGroups:
-    """What charts show of groups beside their numbers."""
-
     def __init__(self) -> None:
         self.histograms: defaultdict[str, list[float]] = defaultdict(list)
-        """Scores, and by turn rewards and, where there is credit, advantages."""
         self.samples: list[dict[str, str | float | None]] = []
 
     def add(self, credited: CreditedGroup) -> None:
@@ -78,37 +75,26 @@ class ShownGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupNote:
-    """One group, as progress, charts, streaks and `next_items` see it."""
-
     past: PastGroup
-    """What `next_items` is shown of it."""
     summary: Summary
-    """The statistics of this group alone, for `Summary.merge`."""
     loss: str | None
-    """Why nothing of it can be compared; `None`: something can."""
+    """Reason that no rollout can be compared; `None`: some can."""
     cause: Cause | None = None
-    """Why nothing is to be learned from it; `None`: something is, or it is of an evaluation."""
     lacks_image: bool
-    """Whether all of it was lost because the image of its item cannot be had."""
     outages: tuple[str | None, ...]
-    """Of each rollout that ended, the error that lost it to a server, an engine or a disk that was away."""
     group_id: str
     versions: Mapping[int, tuple[str | None, ...]]
-    """Of the weights that sampled each sibling that is not withheld."""
     failed_by_model: bool
-    """Whether it failed, and a rollout of it because of the model server."""
     may_have_lost_model: bool
-    """Whether to ask the server: what is left of a group when it dies or hangs are the short rollouts."""
+    """Whether to probe the server: if it dies or hangs, only short rollouts of a group remain."""
     lacking: tuple[str, ...] | None = None
-    """What each rollout lacked that was taken out for want of exact tokens; `None`: not looked for."""
+    """Per rollout removed for want of exact tokens, what it lacked; `None`: not checked."""
     shown: ShownGroups | None = None
-    """What charts show of it beside numbers; `None` without charts."""
 
 
 def note_of(
     credited: CreditedGroup, *, is_charted: bool = False, lacking: tuple[str, ...] | None = None
 ) -> GroupNote:
-    """Return what a run counts by; with what charts show where `is_charted`."""
     group = credited.group
     summary = Summary()
     summary.add(credited)
@@ -138,14 +124,12 @@ def note_of(
 
 
 def _outage(failure: Failure) -> str | None:
-    lost = is_outage(failure.stop_reason, failure.error, failure.error_class)
-    return (
-        f"{failure.error_class}: {failure.error.removeprefix(f'{failure.error_class}: ')}" if lost else None
-    )
+    if not is_outage(failure.stop_reason, failure.error, failure.error_class):
+        return None
+    return f"{failure.error_class}: {failure.error.removeprefix(f'{failure.error_class}: ')}"
 
 
 def sample(trajectory: Trajectory, credited: CreditedGroup) -> dict[str, str | float | None]:
-    """A rollout as a row of a table for people."""
     rewards = trajectory.act_rewards
     shown = ["-" if reward is None else f"{reward:.3g}" for reward in (rewards or ())[:CHARTED_TURNS]]
     last = trajectory.messages[-1].content if trajectory.turns else ""
@@ -166,15 +150,13 @@ def _text(text: str) -> str:
 
 
 _REASON_CHARS = 300
-
-
 LATEST_ROLLOUTS = 40
-MOST_OUTAGES = 8
-"""Of the latest rollouts that one class of errors may lose before no other starts."""
+MAX_OUTAGES = 8
+"""Rollouts among the latest that one error class may lose before new groups wait."""
 
 
 class Streak:
-    """What was lost lately: whole groups in a row, and rollouts by what was away."""
+    """Counts groups lost in a row and rollouts lost to outages."""
 
     def __init__(self, most: int = 0) -> None:
         self.length = 0
@@ -184,27 +166,21 @@ class Streak:
 
     @property
     def outage(self) -> str | None:
-        """What is away, in words, where too many of the latest rollouts were lost to it."""
         lost = [each for each in self._outages if each is not None]
-        classes = Counter(each.partition(":")[0] for each in lost)
-        for name, count in classes.most_common(1):
-            if count > MOST_OUTAGES:
-                last = textwrap.shorten(
-                    next(each for each in reversed(lost) if each.startswith(name)), _REASON_CHARS
-                )
-                return f"{count} of the last {len(self._outages)} rollouts were lost to {last}"
+        for name, count in Counter(each.partition(":")[0] for each in lost).most_common(1):
+            if count > MAX_OUTAGES:
+                last = [each for each in lost if each.startswith(name)][-1]
+                reason = textwrap.shorten(last, _REASON_CHARS)
+                return f"{count} of the last {len(self._outages)} rollouts were lost to {reason}"
         return None
 
     def add(self, note: GroupNote, *, is_probe: bool = False) -> None:
-        """Count a group that ended. One that began in an outage, `is_probe`, ends it if anything is left.
-
-        Raises StoppedError if too many groups were lost in a row.
-        """
+        """Count a group that ended; a probe (started during an outage) with a result ends the outage."""
         if is_probe and note.loss is None:
             self._outages.clear()
         self._outages.extend(note.outages)
         if note.lacks_image:
-            return  # of this item alone
+            return  # a fault of this item alone
         if note.loss is None:
             self.length = 0
             return
@@ -223,7 +199,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 class Breaker:
-    """While too many rollouts are lost to one outage, groups start one by one, with a pause before each."""
+    """During an outage, starts groups one by one with a growing pause."""
 
     def __init__(
         self, streak: Streak, say: Callable[[str], None], *, clock: Callable[[], float] = monotonic
@@ -231,7 +207,6 @@ class Breaker:
         self.streak = streak
         self._say, self._clock = say, clock
         self._probes = set[Hashable]()
-        """Groups that run and started while it was open."""
         self._pause_s, self._next_at = FIRST_PAUSE_S, 0.0
 
     @property
@@ -248,10 +223,7 @@ class Breaker:
             self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))
 
     def end(self, key: Hashable, note: GroupNote) -> bool:
-        """Count a group that ended. False: it began before the outage, and shows nothing of now.
-
-        Raises StoppedError if too many groups were lost in a row.
-        """
+        """Count a group that ended. Return False if it began before the outage and says nothing about now."""
         was_open, is_probe = self.is_open, key in self._probes
         self._probes.discard(key)
         if was_open and note.loss is None and not is_probe:
@@ -267,68 +239,53 @@ class Breaker:
         self._say(f"{self.streak}; the next one starts in {seconds:g} s; no item is spent")
 
 
-MOST_REFUSED = 3
-"""Groups that are refused for one cause before any can be learned from: there is no point in the others."""
-_SAID_AFTER = 3
-"""Groups from which nothing can be learned before that is said."""
+MAX_REFUSED = 3
+_DIAGNOSED_AFTER = 3
 
 
 class Lessons:
-    """Watches whether anything can be learned from the groups of a run until something can."""
+    """Checks whether groups have credit, until one does."""
 
     def __init__(self, say: Callable[[str], None], *, has_credit: bool = False) -> None:
-        """Watch; `has_credit` is whether the record has a group with credit, `say` shows a line."""
         self._say, self._has_credit = say, has_credit
         self._causes: Counter[Cause | None] = Counter()
 
     def add(self, note: GroupNote) -> None:
-        """Take the next group in, unless it is of one rollout: it is not meant to be compared.
-
-        Raises StoppedError if it is one of too many that were refused for one cause.
-        """
         self._has_credit |= note.past.status == "ok"
         cause, siblings = note.cause, len(note.past.scores) + note.past.lost
         if self._has_credit or cause is None or siblings < 2:
             return
         self._causes[cause] += 1
-        if cause.kind == REFUSED and self._causes[cause] == MOST_REFUSED:
+        if cause.kind == REFUSED and self._causes[cause] == MAX_REFUSED:
             raise StoppedError(
-                f"{MOST_REFUSED} groups were refused alike, and none can be learned from: {cause.why}; "
+                f"{MAX_REFUSED} groups were refused alike, and none can be learned from: {cause.why}; "
                 f"{cause.remedy}"
             )
-        if self._causes.total() == _SAID_AFTER:
+        if self._causes.total() == _DIAGNOSED_AFTER:
             self._say(str(diagnosis_by(self._causes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finishing:
-    """What a run wants of each group that ended."""
-
     fingerprint: str | None
-    """Of its record."""
     is_charted: bool = False
     has_line: bool = True
-    """Whether anybody reads the line."""
     shape: Shape | None = None
-    """Of the posts for a trainer; `None`: there are none."""
     exact_only: bool = False
-    """Whether rollouts without exact tokens are taken out of a group to be trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedGroup:
-    """A group that ended, serialised where it did: all that who asked for it needs."""
+    """A finished group, serialised in the process that rolled it out."""
 
     line: GroupLine | None
     note: GroupNote
     package: Package | None = None
-    """Its posts; `None`: nothing of it goes to a trainer."""
     malformed: str | None = None
-    """Why no posts could be made of it, so that it failed."""
 
 
 class GroupSource(Protocol):
-    """Rolls out what it is asked for, many groups side by side; who asks plans, records and shows."""
+    """Rolls out groups, many concurrently; the caller plans, records and shows them."""
 
     @property
     def at_once(self) -> int: ...
@@ -338,9 +295,9 @@ class GroupSource(Protocol):
     async def run(
         self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
     ) -> FinishedGroup:
-        """Return a group that ended, of so many siblings; those in `task.rolled_out` are not rolled out anew.
+        """Return a finished group of `size` siblings, including those in `task.rolled_out`.
 
-        A trainer takes rows of `max_row_tokens`; `None`: of any length.
+        `max_row_tokens` is the longest row that the trainer accepts; `None`: no limit.
         """
         ...
 
@@ -348,16 +305,13 @@ class GroupSource(Protocol):
 Credit = Callable[[TrajectoryGroup], CreditedGroup]
 
 
-def finished(
+def finish_group(
     credited: CreditedGroup,
     finishing: Finishing,
     credit: Credit | None = None,
     max_row_tokens: int | None = None,
 ) -> FinishedGroup:
-    """Return what a run wants of a group; it needs no file, and may run on any thread.
-
-    `credit` gives advantages to what is left of a group that loses rollouts without exact tokens.
-    """
+    """Return a group with the outputs of `finishing`; thread-safe, and needs no file."""
     lacking = package = malformed = line = None
     if finishing.exact_only and credited.status == "ok":
         assert credit is not None
@@ -365,7 +319,7 @@ def finished(
     if finishing.shape is not None and credited.status == "ok":
         try:
             package = pack(credited, replace(finishing.shape, max_row_tokens=max_row_tokens))
-        except Exception as error:  # noqa: BLE001  # whatever a group holds: it is put aside, the next one goes on
+        except Exception as error:  # noqa: BLE001  # a malformed group fails alone
             malformed = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
             credited = replace(credited, status="failed", reason=f"no trainer can read it: {malformed}")
     if finishing.has_line:
@@ -375,7 +329,6 @@ def finished(
 
 
 async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGroup) -> FinishedGroup:
-    """Return the group without credit for siblings that are too old by now, see `AgentEnv.withhold_stale`."""
     line = done.line
     if env.lifecycle.weight_versions.staleness([*chain.from_iterable(done.note.versions.values())]) is None:
         return done
@@ -383,7 +336,7 @@ async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGrou
 
     def anew() -> FinishedGroup:
         group = env.withhold_stale(decode_group(line.content, Path("a group that ended"), 1))
-        left = finished(group, finishing, env.credit)
+        left = finish_group(group, finishing, env.credit)
         assert left.line is not None
         kept = replace(left.line, artefacts=line.artefacts)
         return replace(left, line=kept, note=replace(left.note, lacking=done.note.lacking))
@@ -407,15 +360,13 @@ class OwnGroups:
 
 
 class OwnEvaluations(OwnGroups):
-    """The same for an evaluation: with the verdict on each rollout, and without credit."""
-
     def _size(self) -> int:
         return self._env.config.eval_rollouts
 
     async def run(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
         env = self._env
         group = await env.rollout_group(task, size or self._size(), watch=self._watch)
-        return uncredited(env, await score_eval(env, task, group, self._watch))
+        return without_credit(env, await score_eval(env, task, group, self._watch))
 
 
 class FinishedGroups:
@@ -432,13 +383,12 @@ class FinishedGroups:
     async def run(
         self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
     ) -> FinishedGroup:
-        """Return a group that ended.
+        """Return a finished group, even if the caller is cancelled meanwhile.
 
-        It is returned even to a caller that is cancelled meanwhile, whose part it then is to end once the
-        group is recorded.
+        The caller must then raise the cancellation again after the group is recorded.
         """
         credited = await self._source.run(task, size)
-        finishing = asyncio.to_thread(finished, credited, self._finishing, self._credit, max_row_tokens)
+        finishing = asyncio.to_thread(finish_group, credited, self._finishing, self._credit, max_row_tokens)
         work = asyncio.ensure_future(finishing)
         with suppress(asyncio.CancelledError):
             await to_the_end(work)
@@ -446,7 +396,7 @@ class FinishedGroups:
 
 
 async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:
-    """A group with the verdict on each rollout; those without one are failures."""
+    """Return the group with a verdict on each rollout; a rollout without one is a failure."""
     kept: list[Trajectory] = []
     failures = list(group.failures)
     for trajectory in group.trajectories:
@@ -459,8 +409,7 @@ async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, wat
     return replace(group, trajectories=tuple(kept), failures=tuple(failures), is_evaluation=True)
 
 
-def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
-    """A group as the record of an evaluation has it; one of which no rollout is left is to be tried again."""
+def without_credit(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
     params = recorded_params(
         env.estimator, preset=env.config.estimator_preset, params=env.lifecycle.parts.estimator_params
     )
@@ -482,7 +431,7 @@ async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch
     try:
         with watch(in_flight), env.lifecycle.hook_calls(in_flight) as calls:
             given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
-        # Of numpy, too, which loads slowly.
+        # `numpy.bool_` too, without importing numpy.
         if not (
             isinstance(given, bool)
             or (getattr(given, "dtype", None) == "bool" and getattr(given, "shape", None) == ())

@@ -1,6 +1,6 @@
-"""What can be loaded by its name: shipped and installed environments, files and modules of the user's.
+"""Load shipped and installed environments, files and modules by name.
 
-Names cost no import of what they name; whatever loaded code raises becomes one line.
+Listing names imports nothing; any error of loaded code becomes a message of one line.
 """
 
 import importlib
@@ -21,7 +21,7 @@ Loaded = TypeVar("Loaded")
 
 
 def load(source: str) -> ModuleType:
-    """Load `path/to/file.py` or `package.module`. Raises ConfigError if there is none, or its code fails."""
+    """Load `path/to/file.py` or `package.module`. Raises ConfigError if it is missing or its code fails."""
     module = load_file(source) if source.endswith(".py") else load_module(source)
     if module is None:
         raise ConfigError(f"no module {source!r}; give path/to/file.py or package.module")
@@ -29,9 +29,9 @@ def load(source: str) -> ModuleType:
 
 
 def load_file(name: str) -> ModuleType:
-    """Run a file as a module; its folder goes to the end of Python's path.
+    """Run a file as a module; its folder is appended to `sys.path`.
 
-    Raises ConfigError if there is none, or its code fails.
+    Raises ConfigError if the file is missing or its code fails.
     """
     if not Path(name).is_file():
         raise ConfigError(f"no file {name}; give path/to/file.py or path/to/file.py:Class")
@@ -39,7 +39,7 @@ def load_file(name: str) -> ModuleType:
     append_to_path(path.parent)
     known = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
     if known is not None and known.origin == str(path):
-        # By its own name, so that files next to it may import it too.
+        # Under its own name, so that files beside it can import it.
         return run_code(lambda: importlib.import_module(path.stem), path)
     spec = importlib.util.spec_from_file_location(f"turnwise_file_{path.stem}", path)
     loader = None if spec is None else spec.loader
@@ -52,7 +52,7 @@ def load_file(name: str) -> ModuleType:
 
 
 def load_module(name: str) -> ModuleType | None:
-    """Import a module, from the current folder too; `None` when there is none.
+    """Import a module, from the current folder too; return None if it is missing.
 
     Raises ConfigError if its code fails.
     """
@@ -66,7 +66,7 @@ def load_module(name: str) -> ModuleType | None:
             raise ConfigError(f"{name}: no module named {error.name!r}") from error
         known = None
     except Exception as error:
-        # To find a module, the package around it is run.
+        # `find_spec` runs the package that contains the module.
         raise ConfigError(f"{name}: {type(error).__name__}: {error}") from error
     if known is None or known.origin is None:
         return None
@@ -74,15 +74,14 @@ def load_module(name: str) -> ModuleType | None:
 
 
 def append_to_path(folder: Path) -> None:
-    """Let modules of a folder be found, after all others."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 def run_code(load: Callable[[], Loaded], path: Path) -> Loaded:
-    """Run a user's code, of a file; whatever it raises is theirs to mend, shown in one line.
+    """Run a user's code from a file.
 
-    Raises ConfigError if it raised.
+    Raises ConfigError with one line about anything that the code raises.
     """
     try:
         return load()
@@ -99,7 +98,7 @@ def run_code(load: Callable[[], Loaded], path: Path) -> Loaded:
         raise ConfigError(f"{path}{_line_of(error, path)}: no module named {error.name!r}") from error
     except SyntaxError as error:
         raise ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
-    except (Exception, SystemExit) as error:  # one that exits as it is loaded has done nothing
+    except (Exception, SystemExit) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"{path}{_line_of(error, path)}: {what}") from error
 
@@ -117,37 +116,33 @@ GROUP = "turnwise.environments"
 class InstalledEnvironment:
     name: str
     package: str
-    """The distribution that has it."""
     target: str
-    """`module:Class`, as it was registered."""
     summary: str
-    """The distribution's own line; empty where it has none."""
 
 
 def installed_environments() -> list[InstalledEnvironment]:
-    """What packages register, sorted by name; two packages may give the same one."""
+    """Return the registered environments, sorted by name; two packages may use the same name."""
     found: dict[tuple[str, str], InstalledEnvironment] = {}
     for distribution in distributions():
-        for each in _registered(distribution):
-            # What stands earlier on Python's path hides another copy of the same package.
+        for each in _registrations(distribution):
+            # The first copy of a package on `sys.path` wins.
             found.setdefault((each.name, each.package), each)
     return [found[key] for key in sorted(found)]
 
 
-def _registered(distribution: Distribution) -> Iterator[InstalledEnvironment]:
-    """Those of one package; one with metadata that cannot be read registers nothing."""
+def _registrations(distribution: Distribution) -> Iterator[InstalledEnvironment]:
     try:
         entries: list[EntryPoint] = [each for each in distribution.entry_points if each.group == GROUP]
         if not entries:
             return
         package, summary = str(distribution.metadata["Name"]), distribution.metadata["Summary"]
-    except Exception:  # noqa: BLE001  # of any package on this machine
+    except Exception:  # noqa: BLE001  # broken metadata of any package
         return
     for entry in entries:
         yield InstalledEnvironment(
             name=entry.name,
             package=package,
-            target=entry.value.partition("[")[0].strip(),  # what follows names extras
+            target=entry.value.partition("[")[0].strip(),  # without extras
             summary=str(summary or "").partition("\n")[0],
         )
 
@@ -164,9 +159,7 @@ SHIPPED: Mapping[str, str] = {
     "terminal_tasks": "Make a file with given content in a terminal; one scalar reward.",
     "word_guess": "Guess a word of five letters; each guess is answered letter by letter.",
 }
-"""The environments that come with Turnwise, each with a line for `turnwise list`."""
 
 
 def shipped_target(name: str) -> str:
-    """Return `module:Class` of a shipped environment, which follows from its name."""
     return f"environments.shipped.{name}:{name.title().replace('_', '')}Env"

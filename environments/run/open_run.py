@@ -1,4 +1,4 @@
-"""An environment that is open for one run, with all that the run needs: record, folder, charts, source."""
+"""Open an environment for one run, with its record, folder, charts and source of groups."""
 
 import asyncio
 import re
@@ -22,40 +22,29 @@ from environments.run.experiment import has_file, later_files, origin_of
 from environments.run.group_source import Finishing, GroupSource, source_in_process
 from environments.run.progress import Progress, RolloutsInFlight
 from environments.run.run_files import Sources, write_run_files
-from environments.run.run_list import RunLog, counted_groups, moment, read_summary, write_summary
-from environments.run.tracking import Tracker, opened_charts
-from environments.run.watchdog import Watchdog, watched_run
+from environments.run.run_list import RunLog, moment, read_summary, unique_groups, write_summary
+from environments.run.tracking import Tracker, open_charts
+from environments.run.watchdog import Watchdog, watch_run
 from tools.errors import ConfigError, RecordError
 from tools.plain_text import without_credentials
 
 DEFAULT_NAME = "default"
 _PLAIN_NAME = re.compile(r"\w[\w.+=@-]{0,62}")
-"""A folder's name: no path, nothing hidden, nothing that a shell or an option parser reads."""
 _NAME_BYTES = 200
-"""A file system takes 255, and runs that are put aside or evaluated have a few more."""
 OF_RECORD = ("of", "experiments", "failed", "score", "pass@1", "evaluation", "aggregates")
-"""What of `summary.json` describes the record, and not the run that wrote it last."""
+"""Fields of `summary.json` that describe the record rather than the last run."""
 _INSTEAD = "start over with --fresh, run it as --name OTHER, or go on all the same with --accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What one run is asked beside its settings."""
-
     name: str | None = None
-    """Of its folder; `None`: `default`."""
     shard: Shard | None = None
-    """Of `process`: which groups of the plan; `None`: all of them."""
     fresh: bool = False
-    """Whether to start over: what is there is put aside."""
     accept: bool = False
-    """Whether to go on in the record of another experiment."""
     sources: Sources | None = None
-    """Where its settings came from, see `settings_text`; `None`: from a program."""
     outbox: Path | None = None
-    """Of `serve`; `None`: `data/ENV.outbox.sqlite`."""
     send_all: bool = False
-    """Of `serve`: whether it ends only when the API has taken every group."""
 
     def __post_init__(self) -> None:
         name = self.name
@@ -70,7 +59,7 @@ DEFAULTS = RunOptions()
 
 
 def place_of(config: AgentEnvConfig, env: str, options: RunOptions) -> RunFolder | Path:
-    """Where a run writes: the folder of its name and its shard, or the plain file that its settings name.
+    """Return the folder of a run's name and shard, or the plain file that its settings name.
 
     Raises ConfigError if both are given.
     """
@@ -87,39 +76,28 @@ def place_of(config: AgentEnvConfig, env: str, options: RunOptions) -> RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a run wants of whatever rolls its groups out."""
-
     finishing: Finishing
     say: Callable[[str], None]
-    """Shows a line."""
     in_flight: RolloutsInFlight
-    """Is to know each rollout from its slot to its end."""
     evaluation: bool = False
     waits: bool = False
-    """For model servers that do not answer yet."""
 
 
 OpenSource = Callable[[AgentEnv, SourceOptions], AbstractAsyncContextManager[GroupSource]]
-"""Opens what rolls out the groups of an environment that is open here."""
 
 
 @asynccontextmanager
 async def in_this_process(env: AgentEnv, options: SourceOptions) -> AsyncGenerator[GroupSource]:
-    """The environment itself rolls out."""
     yield source_in_process(env, options.in_flight.watch, options.finishing, evaluation=options.evaluation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """What a run has while its environment is open."""
-
     env: AgentEnv
     origin: RunOrigin
     record: "OpenRecord | None"
-    """`None`: nothing is recorded."""
     source: GroupSource
     finishing: Finishing
-    """How the source finishes its groups."""
     is_evaluation: bool
     progress: Progress
     watchdog: Watchdog
@@ -139,32 +117,24 @@ async def open_run(  # noqa: PLR0913  # what three commands want of it, by name
     finishing: Callable[[Finishing, Progress], Finishing] = lambda plain, _: plain,
     on_open: Callable[[Progress], object] = lambda _: None,
 ) -> AsyncGenerator[OpenRun]:
-    """Open an environment for a run; code that blocks the event loop is noticed, and no chart holds the run.
+    """Open an environment for a run, with a watchdog and with observers that cannot delay it.
 
-    Args:
-        env: not open.
-        console: where to show how it goes.
-        place: where groups are recorded; `None`: nowhere.
-        options: what happens to a former run's record.
-        open_source: opens what rolls the groups out.
-        evaluation: whether it is one.
-        waits: whether to wait for model servers that do not answer yet.
-        finishing: what the run wants of each group beside its line.
-        on_open: called when the environment is open; it may refuse the run before anything is written.
+    `finishing` adds the run's own outputs of each group. `on_open` is called when the environment is open and
+    may refuse the run before anything is written.
 
     Raises UsageError if the environment cannot be opened, or the record is of another experiment, cannot be
     read or written, or is written by another process.
     """
     log = RunLog()
     progress = Progress(console, log=log)
-    with watched_run(env, progress) as watchdog:
+    with watch_run(env, progress) as watchdog:
         async with env.opened(evaluation=evaluation, waits=waits, notify=progress.say):
             on_open(progress)
             origin = origin_of(env, evaluation=evaluation)
-            # First what can still refuse: `--fresh` puts the former run aside.
+            # The record last, since `--fresh` puts the former run aside.
             with (
-                opened_charts(env, progress.observers) as tracker,
-                _opened_record(env, origin, place, options, log, progress.say) as record,
+                open_charts(env, progress.observers) as tracker,
+                _open_record(env, origin, place, options, log, progress.say) as record,
             ):
                 fingerprint = None if record is None else record.recorder.fingerprint
                 plain = Finishing(fingerprint=fingerprint, is_charted=bool(tracker.charts) and not evaluation)
@@ -190,7 +160,7 @@ async def open_run(  # noqa: PLR0913  # what three commands want of it, by name
 
 
 @contextmanager
-def _opened_record(
+def _open_record(
     env: AgentEnv,
     origin: RunOrigin,
     place: RunFolder | Path | None,
@@ -198,12 +168,10 @@ def _opened_record(
     log: RunLog,
     say: Callable[[str], None],
 ) -> Generator["OpenRecord | None"]:
-    """Open a record and make it this run's; in a folder, with the files that document how it came to be."""
     if place is None:
         yield None
         return
-    folder = place if isinstance(place, RunFolder) else None
-    path = place.record if isinstance(place, RunFolder) else place
+    folder, path = (place, place.record) if isinstance(place, RunFolder) else (None, place)
     if folder is not None and options.fresh and path.is_file() and path.stat().st_size:
         _put_aside(folder.path, path, say)
     with Recorder(path, fresh=options.fresh and folder is None) as recorder:
@@ -225,28 +193,23 @@ def _opened_record(
                 "state": "running",
                 "started": moment(),
             }
-            resumed = record.resumed
-            notes = write_run_files(
-                folder, env, origin, sources=options.sources, accepted=accepted, resumed=resumed
-            )
-            for note in notes:
+            for note in write_run_files(
+                folder, env, origin, sources=options.sources, accepted=accepted, resumed=record.resumed
+            ):
                 say(note)
             log.open(folder.log, title=f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}")
             try:
                 yield record
             except BaseException as error:
                 log.add(f"{type(error).__name__}: {error}")
-                record.broke(error)
+                record.write_error(error)
                 raise
             finally:
                 log.close()
 
 
 def _begin(env: AgentEnv, origin: RunOrigin, record: "OpenRecord", *, accept: bool) -> list[str]:
-    """Make a record this run's, and show what of its origin cannot be known.
-
-    Returns how the experiment differs from that of its groups, where that was accepted.
-    """
+    """Make a record this run's; return accepted differences from the experiment of its groups."""
     recorder, say = record.recorder, record.say
     if not has_file(type(env)):
         say(
@@ -270,10 +233,7 @@ def _begin(env: AgentEnv, origin: RunOrigin, record: "OpenRecord", *, accept: bo
 
 
 def _put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
-    """Move the folder of a former run away.
-
-    Raises RecordError if it cannot be moved, or a process writes there, which has locked the file `locked`.
-    """
+    """Rename the folder of a former run, unless another process holds the lock on `locked`."""
     file = AppendFile(locked, fresh=False)
     try:
         number = 1
@@ -289,33 +249,23 @@ def _put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class OpenRecord:
-    """A record that takes groups; its folder is brought up to date by `planned` and `end`."""
-
     recorder: Recorder
     folder: RunFolder | None
-    """`None`: a plain file."""
     resumed: bool
-    """Whether the record held groups before."""
     say: Callable[[str], None]
     shard: Shard | None = None
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What `summary.json` has beside the aggregates."""
     _started: float = field(default_factory=monotonic)
 
-    def planned(self, *, groups: int, done: int) -> None:
-        """Writes how many groups are planned, and how many of them were there before.
-
-        Raises RecordError if the summary cannot be written.
-        """
+    def write_plan(self, *, groups: int, done: int) -> None:
         self.facts |= {"planned": groups, "done": done}
         if self.folder is not None:
-            write_summary(self.folder.summary, self.facts | self._kept(self.folder))
+            write_summary(self.folder.summary, self.facts | self._record_facts(self.folder))
 
     async def end(self, added: Summary, *, done: int, planned: int, code: int, **more: Any) -> None:
-        """Writes the totals of the whole record; where that fails it is shown, and ends nothing."""
+        """Write the totals of the whole record; an error is only shown."""
         if self.folder is None:
             return
-        # Groups that failed are in the record, too.
         state = "finished" if code == 0 or done == planned else "stopped"
         self._close(state, planned=planned, done=done, exit_code=code)
         try:
@@ -325,11 +275,11 @@ class OpenRecord:
             self.say(f"the summary of the run could not be written: {error}")
 
     async def _numbers(self, folder: RunFolder, added: Summary) -> dict[str, Any]:
-        """What the record comes to; all of it is read where groups were there before and others came."""
+        """Return the record's totals; the record is read only if earlier runs and this one wrote groups."""
         recorder = self.recorder
         size = recorder.path.stat().st_size
         experiments = len(recorder.contents.fingerprints | {self.facts["fingerprint"]})
-        kept = self._kept(folder)
+        kept = self._record_facts(folder)
         covered: Any = kept.get("of")
         is_known = self.resumed and not recorder.written and isinstance(covered, dict)
         if is_known and cast("dict[str, Any]", covered).get("bytes") == size:
@@ -343,16 +293,15 @@ class OpenRecord:
             "aggregates": whole.values(),
         }
 
-    def broke(self, error: BaseException) -> None:
+    def write_error(self, error: BaseException) -> None:
         if self.folder is None:
             return
         state = "stopped" if isinstance(error, asyncio.CancelledError) else "broke"
         self._close(state, error=without_credentials(f"{type(error).__name__}: {error}")[:500])
         with suppress(RecordError):
-            write_summary(self.folder.summary, self._kept(self.folder) | self.facts)
+            write_summary(self.folder.summary, self._record_facts(self.folder) | self.facts)
 
-    def _kept(self, folder: RunFolder) -> dict[str, Any]:
-        """What the former summary has of the record."""
+    def _record_facts(self, folder: RunFolder) -> dict[str, Any]:
         before = read_summary(folder.summary) or {}
         return {name: before[name] for name in OF_RECORD if self.resumed and name in before}
 
@@ -363,6 +312,6 @@ class OpenRecord:
 
 def _summary_of(recorder: Recorder) -> Summary:
     summary = Summary()
-    for credited in counted_groups(recorder.path, recorder.finished):
+    for credited in unique_groups(recorder.path, recorder.finished):
         summary.add(credited)
     return summary

@@ -1,4 +1,4 @@
-"""`process`: which tasks are next, and their groups into one rollout JSONL, which a later run resumes."""
+"""`process`: write the groups of the next tasks into one rollout JSONL, which a later run resumes."""
 
 import asyncio
 import signal
@@ -35,20 +35,19 @@ from environments.run.open_run import (
     place_of,
 )
 from environments.run.tracking import Traces
-from environments.run.worker_pool import MOST_ALIKE, StoppedError, first_alone, run_groups
+from environments.run.worker_pool import MAX_ALIKE_FAILURES, StoppedError, first_alone, run_groups
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, UsageError
 from tools.plain_text import printable
 
-MOST_TRIES = 3
-"""Starts in which a group may fail before it is passed over."""
+MAX_TRIES = 3
+"""Starts in which a group may fail before it is given up."""
 _NAMED = 20
 WITHOUT_REWARD = 3
-"""Exit code of a run of which all is done and nothing was scored."""
+"""Exit code of a complete run in which no rollout was scored."""
 _FEWEST_GROUPS = 3
-"""Fewer say nothing of the rewards."""
 FAILED = 1
-"""Exit code of a run that did not do what it was asked for."""
+"""Exit code of a run that did not complete."""
 
 
 async def process(
@@ -58,24 +57,25 @@ async def process(
     options: RunOptions = DEFAULTS,
     open_source: OpenSource = in_this_process,
 ) -> int:
-    """Open an environment and roll out its tasks; a group is on disk before it counts as done.
+    """Open an environment and roll out its tasks; a group counts as done once it is on disk.
 
-    Returns the exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
-    `max_failed_groups` of them in a row, or one was never rolled out to its end. Raises UsageError if the
-    environment cannot be opened, or the record is not this run's.
+    Returns the exit code: 0; 130 or 143 after a signal; `FAILED` if every group failed, `max_failed_groups`
+    failed in a row, or one was never completed; `WITHOUT_REWARD`. Raises UsageError if the environment cannot
+    be opened or the record belongs to another run.
     """
     place = place_of(env.config, env.name, options)
-    is_asked = writes(env, "next_items")
-    if options.shard is not None and is_asked:
+    has_next_items = writes(env, "next_items")
+    if options.shard is not None and has_next_items:
         raise ConfigError(f"--shard is for a plan, and {type(env).__name__} has next_items, which makes none")
     async with open_run(env, console, place, options, open_source) as run:
         with env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)) as calls:
-            tasks = _asked_tasks(run, calls) if is_asked else _planned_tasks(run)
+            most = len(env.items) if env.config.total_steps == -1 else env.config.total_steps
+            tasks = ask_tasks(run, calls, most=most) if has_next_items else _plan_tasks(run)
             code = await roll_out(run, tasks)
         return await _end(run, tasks, code)
 
 
-def _planned_tasks(run: OpenRun) -> "PlannedTasks":
+def _plan_tasks(run: OpenRun) -> "PlannedTasks":
     assert run.record is not None
     planned, shard = run.env.tasks(), run.record.shard
     own = planned if shard is None else planned[shard.index :: shard.count]
@@ -84,16 +84,14 @@ def _planned_tasks(run: OpenRun) -> "PlannedTasks":
     return PlannedTasks(own, run.record.recorder)
 
 
-def _asked_tasks(run: OpenRun, calls: HookCalls) -> "AskedTasks":
-    assert run.record is not None
-    env = run.env
-    most = len(env.items) if env.config.total_steps == -1 else env.config.total_steps
-    past = past_groups(run.record.recorder.path)
-    return AskedTasks(env, calls, most=most, past=past, say=run.progress.say)
+def ask_tasks(run: OpenRun, calls: HookCalls, *, most: int) -> "NextItemsTasks":
+    if run.record is None:
+        run.progress.say("next_items knows nothing of earlier runs: there is no record of them (--out)")
+    past = () if run.record is None else past_groups(run.record.recorder.path)
+    return NextItemsTasks(run.env, calls, most=most, past=past, say=run.progress.say)
 
 
-async def _end(run: OpenRun, tasks: "PlannedTasks | AskedTasks", code: int) -> int:
-    """Show what came of a run and write its summary; the exit code."""
+async def _end(run: OpenRun, tasks: "PlannedTasks | NextItemsTasks", code: int) -> int:
     progress, summary, record = run.progress, run.progress.summary, run.record
     assert record is not None
     recorder = record.recorder
@@ -104,7 +102,7 @@ async def _end(run: OpenRun, tasks: "PlannedTasks | AskedTasks", code: int) -> i
     if code == 0 and is_whole and not recorder.contents.has_reward:
         progress.say("nothing in the record was scored: every reward is None")
         code = WITHOUT_REWARD
-    await record.end(summary, done=tasks.held(), planned=tasks.total, code=code)
+    await record.end(summary, done=tasks.count_recorded(), planned=tasks.total, code=code)
     if summary.done:
         path, wall_s, loop = str(recorder.path), progress.elapsed_s, run.watchdog.utilisation
         progress.print(partial(print_summary, summary=summary, path=path, wall_s=wall_s, loop=loop))
@@ -118,21 +116,18 @@ async def _end(run: OpenRun, tasks: "PlannedTasks | AskedTasks", code: int) -> i
     return code
 
 
-async def roll_out(run: OpenRun, tasks: "PlannedTasks | AskedTasks") -> int:
-    """Roll out the tasks that the record does not hold yet; record, show and chart each group.
-
-    Returns 0, the exit code of a signal, or `FAILED` where there was no point in going on, which is shown.
-    """
+async def roll_out(run: OpenRun, tasks: "PlannedTasks | NextItemsTasks") -> int:
+    """Roll out the tasks that the record lacks; record, show and chart each group. Return the exit code."""
     assert run.record is not None
     progress, recorder = run.progress, run.record.recorder
-    run.record.planned(groups=tasks.total, done=tasks.done)
+    run.record.write_plan(groups=tasks.total, done=tasks.done)
     progress.print(partial(_print_start, recorder=recorder, tasks=tasks))
     progress.start(total=tasks.total, done_before=tasks.done)
     progress.ready()
     driver = _Driver(run, recorder, tasks)
     run.watchdog.on_end = driver.record_blocked
     try:
-        with run.watchdog.armed(), progress:
+        with run.watchdog.arm(), progress:
             return await run_groups(
                 tasks,
                 driver.start,
@@ -147,7 +142,7 @@ async def roll_out(run: OpenRun, tasks: "PlannedTasks | AskedTasks") -> int:
 
 
 class _Driver:
-    def __init__(self, run: OpenRun, recorder: Recorder, tasks: "PlannedTasks | AskedTasks") -> None:
+    def __init__(self, run: OpenRun, recorder: Recorder, tasks: "PlannedTasks | NextItemsTasks") -> None:
         self._run, self._recorder, self._tasks = run, recorder, tasks
         self._traces = Traces(run.progress.observers)
         self._breaker = Breaker(Streak(run.env.config.max_failed_groups), run.progress.say)
@@ -172,34 +167,33 @@ class _Driver:
         run.progress.group_done(done.note)
         if not run.is_evaluation:
             run.tracker.add(done.note)
-        self._tasks.ended(done.note.past)
+        self._tasks.add_past(done.note.past)
         if not recorder.has_failed_before(task.item_id, task.epoch):
             self._breaker.end((task.item_id, task.epoch), done.note)
         self._lessons.add(done.note)
 
     async def begin(self, left: Iterator[GroupTask]) -> list[GroupTask]:
-        """Let first rollouts go alone; the tasks to run before those that are left."""
         source, tasks = self._run.source, self._tasks
 
         async def next_task() -> GroupTask | None:
             await tasks.ready(wait=False)
             return tasks.first() or next(left, None)
 
-        async def failed(task: GroupTask) -> None:
+        async def on_bad(task: GroupTask) -> None:
             await self.record(task, await source.run(task, len(task.rolled_out)))
 
         say, has_good = self._run.progress.say, bool(self._recorder.finished)
-        return await first_alone(next_task, source.first, failed, say, has_good=has_good)
+        return await first_alone(next_task, source.first, on_bad, say, has_good=has_good)
 
     def record_blocked(self, rollout: InFlight, failure: Failure) -> None:
-        # The loop is blocked for good, and without siblings to come nothing of this waits for it.
-        task = replace(self._tasks.named(rollout.item_id, rollout.epoch), rolled_out=(failure,))
+        # A new event loop: the run's own is blocked for good.
+        task = replace(self._tasks.find(rollout.item_id, rollout.epoch), rolled_out=(failure,))
         line = asyncio.run(self._run.source.run(task, 1)).line
         assert line is not None
         self._recorder.append_line(line)
 
 
-def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | AskedTasks") -> None:
+def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | NextItemsTasks") -> None:
     done, total = tasks.done, tasks.total
     if recorder.torn_bytes:
         console.print(
@@ -216,61 +210,53 @@ def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | As
 
 
 class PlannedTasks:
-    """Tasks in the order they start, known from the beginning."""
-
     def __init__(self, tasks: Sequence[GroupTask], recorder: Recorder) -> None:
         self.total = len(tasks)
-        """Groups of the whole job."""
         self._tasks, self._recorder = tasks, recorder
         left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
-        # Last, and no sign that everything fails, is what an earlier run could not do.
+        # Groups that failed before come last: they are no sign that everything fails.
         left.sort(key=lambda task: (recorder.has_failed_before(task.item_id, task.epoch), self._tries(task)))
-        self._left = deque(task for task in left if self._tries(task) < MOST_TRIES)
+        self._left = deque(task for task in left if self._tries(task) < MAX_TRIES)
         self._untried = sum(not recorder.has_failed_before(task.item_id, task.epoch) for task in self._left)
         self._firsts = 0
         self.done = self.total - len(self._left)
-        """Those that an earlier run finished or gave up."""
         self.error: Exception | None = None
-        """Why nothing comes any more, although there is more to do."""
 
     def __iter__(self) -> Iterator[GroupTask]:
         while self._left:
             yield self._left.popleft()
 
     def first(self) -> GroupTask | None:
-        """Take one whose first rollout is to go alone, each from another place: bad items stand together."""
+        """Take a task for a first rollout alone, each from another region: bad items are often neighbours."""
         if not self._left:
             return None
         untried = max(self._untried - self._firsts, 0) or len(self._left)
-        place = untried * (self._firsts % MOST_ALIKE) // MOST_ALIKE
+        place = untried * (self._firsts % MAX_ALIKE_FAILURES) // MAX_ALIKE_FAILURES
         self._firsts += 1
         task = self._left[place]
         del self._left[place]
         return task
 
-    def named(self, item_id: str, epoch: int) -> GroupTask:
+    def find(self, item_id: str, epoch: int) -> GroupTask:
         return next(task for task in self._tasks if (task.item_id, task.epoch) == (item_id, epoch))
 
     @property
     def has_more(self) -> bool:
         return bool(self._left)
 
-    async def ready(self, *, wait: bool = True) -> None:
-        """Wait until the next one is known, or the end."""
+    async def ready(self, *, wait: bool = True) -> None: ...
 
-    def ended(self, past: PastGroup) -> None:
-        """Take in what came of one."""
+    def add_past(self, past: PastGroup) -> None: ...
 
-    def held(self) -> int:
+    def count_recorded(self) -> int:
         return sum(self._recorder.holds(task.item_id, task.epoch) for task in self._tasks)
 
     @property
     def given_up(self) -> list[GroupTask]:
-        return [task for task in self._failed() if self._tries(task) >= MOST_TRIES]
+        return [task for task in self._tasks_failed() if self._tries(task) >= MAX_TRIES]
 
     def closing(self, what: str) -> str:
-        """How many groups failed, and what becomes of them, in a line; empty where none did."""
-        failed, names = len(self._failed()), [str(task.item_id) for task in self.given_up]
+        failed, names = len(self._tasks_failed()), [str(task.item_id) for task in self.given_up]
         if not failed:
             return ""
         line = f"{failed} of {self.total} {what}"
@@ -279,10 +265,10 @@ class PlannedTasks:
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             shown = printable(", ".join(names[:_NAMED]))
-            line += f"; given up after {MOST_TRIES} starts, until --fresh: {shown}{more}"
+            line += f"; given up after {MAX_TRIES} starts, until --fresh: {shown}{more}"
         return line
 
-    def _failed(self) -> list[GroupTask]:
+    def _tasks_failed(self) -> list[GroupTask]:
         failed = self._recorder.contents.failed - self._recorder.finished
         return [task for task in self._tasks if (task.item_id, task.epoch) in failed]
 
@@ -290,8 +276,8 @@ class PlannedTasks:
         return self._recorder.tries(task.item_id, task.epoch)
 
 
-class AskedTasks:
-    """The same, asked of `next_items`, one call at a time, whenever all that it named has started."""
+class NextItemsTasks:
+    """Tasks that `next_items` names; it is called whenever all its earlier tasks have started."""
 
     def __init__(
         self,
@@ -302,25 +288,19 @@ class AskedTasks:
         past: Iterable[PastGroup] = (),
         say: Callable[[str], None],
     ) -> None:
-        """Goes on from what came out so far.
-
-        At most `most` groups of the whole job are asked for, -1: without an end; `past` are those of earlier
-        runs. `say` takes the traceback of a hook that breaks.
-        """
+        """Continue from the groups in `past`; `most` groups in all, -1 for no end."""
         self._env, self._calls, self._say = env, calls, say
         self._items = dict(zip(env.item_ids, env.items, strict=True))
         self._past = list(past)
-        self._taken = {(each.item_id, each.epoch) for each in self._past if each.status != "failed"}
+        self._used_keys = {(each.item_id, each.epoch) for each in self._past if each.status != "failed"}
         self._epochs = defaultdict[str, int](int)
-        self._asked = deque[str]()
+        self._named = deque[str]()
         self._in_flight: list[tuple[str, int]] = []
         self._ended = asyncio.Event()
         self._asking = asyncio.Lock()
         self._is_over = False
-        """Whether nothing is asked for any more."""
         self._started = 0
-        self.done = sum(identity in self._items for identity, _ in self._taken)
-        """Groups that an earlier run finished."""
+        self.done = sum(identity in self._items for identity, _ in self._used_keys)
         self.total = most
         self.error: Exception | None = None
 
@@ -328,65 +308,63 @@ class AskedTasks:
         return self
 
     def __next__(self) -> GroupTask:
-        if not self._asked:
+        if not self._named:
             raise StopIteration
-        identity = self._asked.popleft()
-        # What was in flight when an earlier run was killed left a gap.
-        while (identity, self._epochs[identity]) in self._taken:
+        identity = self._named.popleft()
+        # Groups in flight when an earlier run was killed left gaps.
+        while (identity, self._epochs[identity]) in self._used_keys:
             self._epochs[identity] += 1
         task = GroupTask(item=self._items[identity], item_id=identity, epoch=self._epochs[identity])
-        self._taken.add((identity, task.epoch))
+        self._used_keys.add((identity, task.epoch))
         self._started += 1
         self._in_flight.append((identity, task.epoch))
         return task
 
-    def named(self, item_id: str, epoch: int) -> GroupTask:
+    def find(self, item_id: str, epoch: int) -> GroupTask:
         return GroupTask(item=self._items[item_id], item_id=item_id, epoch=epoch)
 
     given_up: Sequence[GroupTask] = ()
-    """None: whoever asks for an item again has a reason."""
 
     def first(self) -> GroupTask | None:
-        """Nothing: the order is the environment's."""
+        return None  # the order is the environment's
 
     @property
     def has_more(self) -> bool:
         return not self._is_over
 
     async def ready(self, *, wait: bool = True) -> None:
-        """Ask, where nothing is left of what was asked for; unless `wait`, do not wait for groups to end.
+        """Call the hook if no task is left; unless `wait`, do not wait for running groups to end.
 
-        Nothing comes after the hook broke.
+        No tasks follow after the hook raised.
         """
         async with self._asking:
-            while not self._asked and not self._is_over:
+            while not self._named and not self._is_over:
                 self._ended.clear()
                 history = RunHistory(self._past, [identity for identity, _ in self._in_flight])
-                self._asked.extend(await self._next_ids(history))
-                if self._asked or self._is_over:
+                self._named.extend(await self._next_ids(history))
+                if self._named or self._is_over:
                     return
-                # Its arguments count: meanwhile some may have ended.
-                if not history.in_flight:
+                if not history.in_flight:  # as of the call; groups may have ended since
                     self._is_over, self.total = True, self.done + self._started
                 elif wait:
                     await self._ended.wait()
                 else:
                     return
 
-    def ended(self, past: PastGroup) -> None:
+    def add_past(self, past: PastGroup) -> None:
         if (key := (past.item_id, past.epoch)) in self._in_flight:  # `serve` tries some twice
             self._in_flight.remove(key)
         self._past.append(past)
         self._ended.set()
 
-    def held(self) -> int:
-        return len(self._came_out())
+    def count_recorded(self) -> int:
+        return len(self._past_keys())
 
     def closing(self, what: str) -> str:
-        failed = len(self._came_out(failed=True) - self._came_out())
+        failed = len(self._past_keys(failed=True) - self._past_keys())
         return f"{failed} of {self.total} {what}; next_items may ask for them once more" if failed else ""
 
-    def _came_out(self, *, failed: bool = False) -> set[GroupKey]:
+    def _past_keys(self, *, failed: bool = False) -> set[GroupKey]:
         return {
             (each.item_id, each.epoch)
             for each in self._past
@@ -401,7 +379,7 @@ class AskedTasks:
         try:
             return (await self._env.lifecycle.next_ids(self._calls, history))[:room]
         except (RunError, UsageError) as error:
-            # Raised when the groups in flight have ended: they are no worse for it.
+            # Raised after the groups in flight have ended.
             self.error, self._is_over = error, True
             if error.__cause__ is not None:
                 self._say(traceback_of(error.__cause__).rstrip())

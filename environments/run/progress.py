@@ -1,11 +1,10 @@
-"""What a run shows while it goes: a live picture on a terminal, a plain line now and then elsewhere."""
+"""Progress of a run: a live view on a terminal, otherwise a plain line now and then."""
 
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -35,18 +34,14 @@ REFRESH_PER_S = 2.0
 _NAME_CELLS = 11
 _BAR_CELLS = 72
 PLAIN_EVERY_S = 5.0
-"""Least time between two plain lines."""
 HEARTBEAT_S = 30.0
-"""After so long without a line there is one that names what is waited for."""
+"""Silence after which a line names what the run waits for."""
 
 
 class RolloutsInFlight:
-    """Knows every rollout from its slot to its end; any thread may ask."""
-
     def __init__(self) -> None:
         self._rollouts: dict[int, InFlight] = {}
         self.elsewhere: Mapping[int, InFlightNow] = {}
-        """Those of workers, by their numbers."""
 
     @contextmanager
     def watch(self, rollout: InFlight) -> Generator[None]:
@@ -60,35 +55,28 @@ class RolloutsInFlight:
         return len(self._rollouts) + sum(each.count for each in list(self.elsewhere.values()))
 
     def doing(self) -> Counter[str]:
-        """How many wait for what: `model`, `tool terminal`, `compute_reward` and so on."""
-        return sum((each.doing for each in list(self.elsewhere.values())), self._doing())
+        return sum((each.doing for each in [self.now(), *list(self.elsewhere.values())]), Counter[str]())
 
     def oldest(self) -> str | None:
         return max([self.now(), *self.elsewhere.values()], key=lambda each: each.oldest_s).oldest
 
-    def _doing(self) -> Counter[str]:
-        rollouts = list(self._rollouts.values())
-        return Counter(each.doing.partition(",")[0][:_DOING_CHARS] for each in rollouts)
-
     def now(self) -> InFlightNow:
-        # The list is made in one step, whatever the event loop does meanwhile; it is in the order of starts.
-        for oldest in list(self._rollouts.values())[:1]:
-            item = textwrap.shorten(oldest.item_id, _ITEM_CHARS) or repr(oldest.item_id)
-            lasts_s = monotonic() - oldest.started
-            text = f"item {item}, rollout {oldest.sibling}, {duration(lasts_s)}, {oldest.doing}"
-            count = len(self._rollouts)
-            return InFlightNow(count=count, doing=self._doing(), oldest=text, oldest_s=lasts_s)
-        return InFlightNow()
+        rollouts = list(self._rollouts.values())  # a snapshot, in the order of starts
+        if not rollouts:
+            return InFlightNow()
+        oldest, doing = rollouts[0], Counter(each.doing.partition(",")[0][:_DOING_CHARS] for each in rollouts)
+        item = textwrap.shorten(oldest.item_id, _ITEM_CHARS) or repr(oldest.item_id)
+        lasts_s = monotonic() - oldest.started
+        text = f"item {item}, rollout {oldest.sibling}, {duration(lasts_s)}, {oldest.doing}"
+        return InFlightNow(count=len(rollouts), doing=doing, oldest=text, oldest_s=lasts_s)
 
 
 class LiveView:
-    """A live picture on a terminal, nothing elsewhere. Whatever it meets, the run goes on."""
-
     def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
         self._picture = picture
         self._last: RenderableType = ""
         self._live = Live(
-            get_renderable=self._shown, console=console, transient=True, refresh_per_second=REFRESH_PER_S
+            get_renderable=self._render, console=console, transient=True, refresh_per_second=REFRESH_PER_S
         )
 
     def __enter__(self) -> Self:
@@ -97,10 +85,7 @@ class LiveView:
                 self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # The terminal may be gone.
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError, ValueError):
             self._live.stop()
 
@@ -108,9 +93,8 @@ class LiveView:
     def is_shown(self) -> bool:
         return self._live.is_started
 
-    def _shown(self) -> RenderableType:
-        # The run changes meanwhile what it reads: then it shows what it showed before.
-        with suppress(Exception):
+    def _render(self) -> RenderableType:
+        with suppress(Exception):  # the run changes its values meanwhile
             self._last = self._picture()
         return self._last
 
@@ -124,11 +108,7 @@ def picture(
     tokens_per_s: float | None = None,
     share: float | None = None,
 ) -> RenderableType:
-    """All of it, below the line `head`, in few lines, none longer than the terminal is wide, in cells.
-
-    `tokens_per_s` were sampled in finished groups, and a `share` of the whole job is done, where that is
-    known.
-    """
+    """Return the live view below the line `head`; no line is wider than the terminal."""
     doing, numbers = counts(in_flight.doing()), summary.values()
     tokens = numbers["tokens"]["sampled"]
     rate = "" if tokens_per_s is None else f", {tokens_per_s:,.0f}/s in finished groups"
@@ -145,7 +125,7 @@ def picture(
     lines.add_column(no_wrap=True, overflow="ellipsis", max_width=max(1, width - _NAME_CELLS - 2))
     for name, text in rows:
         if text:
-            # Nothing that an environment writes steers the terminal.
+            # `printable`: an environment's text must not control the terminal.
             lines.add_row(name, Text(printable(text), overflow="ellipsis", no_wrap=True))
     shown: list[RenderableType] = [Text(printable(head), overflow="fold"), lines]
     if share is not None:
@@ -156,8 +136,6 @@ def picture(
 
 
 class Progress:
-    """Counts the events of a run and shows them; the counts end up in `summary`."""
-
     def __init__(self, console: Console, *, log: RunLog | None = None) -> None:
         self.summary = Summary()
         self.in_flight = RolloutsInFlight()
@@ -171,9 +149,10 @@ class Progress:
         self._started = self._last_plain = self._last_line = monotonic()
 
     def start(self, *, total: int | None, done_before: int) -> None:
-        """Starts the clock anew, now that the work is known.
+        """Restart the clock when the work is known.
 
-        Of `total` groups of the whole job, `None` while unknown, an earlier run finished `done_before`.
+        `total` is the groups of the whole job, `None` if unknown; `done_before` of them are from earlier
+        runs.
         """
         self._total, self._done_before = total, done_before
         self._started = self._last_plain = monotonic()
@@ -185,10 +164,8 @@ class Progress:
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._live.__exit__()
 
     @property
     def elapsed_s(self) -> float:
@@ -213,9 +190,9 @@ class Progress:
             self._log.add_printed(show)
 
     def heartbeat(self, where: str | None) -> None:
-        """Shows what is waited for if nothing was shown for a while; any thread may call it.
+        """Show what the run waits for after `HEARTBEAT_S` of silence; thread-safe.
 
-        `where` is the place in the environment's code that the event loop is at, if it is at one.
+        `where` is the place in the environment's code that holds the event loop, if any.
         """
         if self._live.is_shown or monotonic() - self._last_line < HEARTBEAT_S:
             return
@@ -226,7 +203,6 @@ class Progress:
             self.say(f"not ready after {duration(self.elapsed_s)}: setup, items, sandboxes and the model{at}")
 
     def line(self) -> str:
-        """Groups done, rollouts in flight, mean scores, failures, rate and time left, in one line."""
         done, elapsed = self._done_before + self.summary.done, self.elapsed_s
         rate = self.summary.done / elapsed if elapsed > 0 else 0.0
         numbers = self.summary.values()

@@ -1,7 +1,7 @@
-"""`credit --rewards`: a record with rewards as the environment gives them now, as a new record.
+"""`credit --rewards`: write a new record with rewards as the environment computes them now.
 
-The reward hooks are asked once more about each recorded rollout, in order. Files of its sandbox come from the
-record, as far as they were kept; what only a live rollout has is refused, and ends the command.
+The reward hooks are called again for each recorded rollout, in order. Sandbox files come from the record, as
+far as they were kept; access to anything else of a live rollout ends the command.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from environments.rollout.lifecycle.lifecycle import SandboxOpener
 from environments.rollout.lifecycle.rollout_hooks import RolloutHooks
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
-from environments.run.watchdog import watched_run
+from environments.run.watchdog import watch_run
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -57,14 +57,10 @@ _LIVE = frozenset({"sandbox", "state"})
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """How rewards moved. Only `add` changes it."""
-
     before: Summary = field(default_factory=Summary)
     after: Summary = field(default_factory=Summary)
     changed: int = 0
-    """Rollouts whose rewards differ."""
     failures: Tally = field(default_factory=Tally)
-    """Why rollouts and groups failed that had not."""
 
     def add(self, old: CreditedGroup, new: CreditedGroup) -> None:
         self.before.add(old)
@@ -95,29 +91,29 @@ class Change:
 
 
 async def rescore(env: AgentEnv, record: Record, contents: Contents, out: Path, console: Console) -> None:
-    """Writes every group of a record with new rewards and advantages; the new record is whole or not there.
+    """Write every group of a record with new rewards and advantages; the new record is complete or absent.
 
-    Raises UsageError if a hook asks for what only a live rollout has, the record is not of this environment
-    or its items, or the new record cannot be written; RunError if nothing could be scored.
+    Raises UsageError if a hook needs a live rollout, or record and environment do not match; RunError if
+    nothing could be scored.
     """
     progress = Progress(console)
-    with watched_run(env, progress) as watchdog:
+    with watch_run(env, progress) as watchdog:
         async with env.loaded():
-            with new_record(out, doing="credit") as recorder, watchdog.armed():
+            with new_record(out, doing="credit") as recorder, watchdog.arm():
                 change = await _rewrite(env, record, contents, recorder, progress)
     console.print(Text(change.text()), soft_wrap=True)
     console.print(Text(str(out), style="bold"), soft_wrap=True)
 
 
-def _scored_at(indexed: tuple[int, Turn]) -> int:
+def _scoring_index(indexed: tuple[int, Turn]) -> int:
     index, turn = indexed
     return index if turn.clock is None else turn.clock.scored
 
 
-def recorded_seed(contents: Contents) -> int | None:
-    """The seed of the record's run, if it has one.
+def read_seed(contents: Contents) -> int | None:
+    """Return the seed of the record's run, if any.
 
-    Raises RecordError if it is of several, so that `ctx.group_seed` would not be what it was.
+    Raises RecordError if there are several, since `ctx.group_seed` would differ.
     """
     seeds = {facts["seed"] for facts in contents.origins.values() if "seed" in facts}
     if len(seeds) > 1:
@@ -133,10 +129,9 @@ async def _rewrite(
     for path, number, line in iterate_lines(record):
         old = await asyncio.to_thread(_group_of, line, path, number)
         try:
-            new = await replay.rescored(old)
+            new = await replay.rescore_group(old)
         except UsageError as error:
             raise type(error)(f"{path}, line {number}: {error}") from None
-        # The experiment of its rollout was one, that of its rewards is another.
         before = old.group.fingerprint
         facts = contents.origins.get(before or "")
         origin = replace(now, policy=old.policy, shard=None if facts is None else facts.get(SHARD))
@@ -159,12 +154,10 @@ def _group_of(line: bytes, path: Path, number: int) -> CreditedGroup:
 
 
 class LiveAccess:
-    """What the hooks asked for that a record does not have; an environment that asks cannot be rescored."""
-
     def __init__(self, env: str) -> None:
         self._env = env
         self.refusal: str | None = None
-        """The first, for people: the code that asks may catch it."""
+        """The first refusal: the hook may catch the exception."""
 
     def refuse(self, hook: str, what: str) -> NoReturn:
         reason = f"environment {self._env!r} cannot be rescored: {hook} {what}"
@@ -178,19 +171,16 @@ class LiveAccess:
 
 @dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class RecordedContext(RolloutContext):
-    """Its `sandbox` and `state` are not there, and its files are those that were kept."""
+    """Context of a recorded rollout, without `sandbox` and `state`, with the files that were kept."""
 
     recorded: Trajectory
     refuse: Callable[[str], NoReturn]
-    """Takes what a hook does that cannot be done, in words."""
     opener: Callable[[], Awaitable[SandboxOpener]]
-    """Gives what opens sandboxes for `verify`, their image made ready."""
 
     def __post_init__(self) -> None:
         self.files = RecordedFiles(self.recorded, self.refuse)
 
     def __getattribute__(self, name: str) -> Any:
-        """Refuses what only a live rollout has."""
         if name in _LIVE:
             object.__getattribute__(self, "refuse")(
                 f"uses ctx.{name}, which a rollout has and its record has not"
@@ -198,10 +188,9 @@ class RecordedContext(RolloutContext):
         return object.__getattribute__(self, name)
 
     async def keep(self, *paths: str) -> None:
-        """What was kept for people stays."""
+        """Do nothing: kept files stay."""
 
     async def verify(self, **options: Any) -> ExecResult:
-        """As of a rollout, with the artefacts of the record."""
         with off_the_clock():
             self.fresh_sandbox = await self.opener()
         return await RolloutContext.verify(self, **options)
@@ -212,8 +201,6 @@ class RecordedContext(RolloutContext):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoJudge:
-    """A judge that no server is named for: refuses what the record does not hold."""
-
     refuse: Callable[[str], NoReturn]
     model: str = ""
 
@@ -225,20 +212,17 @@ class NoJudge:
 
 
 class Replay:
-    """Scores recorded groups; the environment is loaded, and no sandbox is open."""
-
     def __init__(self, env: AgentEnv, watch: Watch) -> None:
         self._env = env
         self._watch = watch
         self._items: Mapping[str, Any] = dict(zip(env.item_ids, env.items, strict=True))
         self._slots = Slots(env.config.max_concurrent_rollouts)
 
-    async def rescored(self, old: CreditedGroup) -> CreditedGroup:
-        """The group with rewards and advantages as the environment gives them now.
+    async def rescore_group(self, old: CreditedGroup) -> CreditedGroup:
+        """Return the group with rewards and advantages as the environment computes them now.
 
-        Its failures stay what they are; where a hook breaks now, there is one more. Raises ConfigError if a
-        hook asks for what only a live rollout has; RecordError if the group is of another environment, or its
-        item changed.
+        Recorded failures stay; a hook that raises now adds one. Raises ConfigError if a hook needs a live
+        rollout; RecordError if the group is of another environment or its item changed.
         """
         env, group = self._env, old.group
         if group.env != env.name:
@@ -271,7 +255,7 @@ class Replay:
         return replace(env.credit(group), policy=old.policy)
 
     def _item_of(self, group: TrajectoryGroup) -> Any:
-        """The environment's own item of that name, or else the recorded one, which holds plain JSON."""
+        """Return the environment's item of this id, or else the recorded one (plain JSON)."""
         if group.item_hash is None:
             raise RecordError(f"it does not say what item {group.item_id!r} was")
         item = self._items.get(group.item_id, group.item)
@@ -288,9 +272,9 @@ class Replay:
             with self._watch(in_flight), self._env.lifecycle.hook_calls(in_flight) as calls:
                 try:
                     ctx = self._context(task, recorded, live, calls, held)
-                    return await self._scored(recorded, ctx, calls)
-                except BaseException as error:  # noqa: BLE001  # as in a rollout: recorded, never scored
-                    if live.refusal is not None:  # which is what the user has to hear of
+                    return await self._score(recorded, ctx, calls)
+                except BaseException as error:  # noqa: BLE001  # a failure is recorded, never scored
+                    if live.refusal is not None:  # raised by `rescore_group`
                         return failure_of(error, sibling=recorded.sibling, turns=0)
                     turns = len(recorded.turns)
                     failure = boundary.failure_of(error, recorded.sibling, turns=turns, asked=calls.asked)
@@ -310,8 +294,6 @@ class Replay:
         calls: HookCalls,
         held: AsyncExitStack,
     ) -> RecordedContext:
-        """The rollout as its hooks see it before the first turn."""
-
         def refuse(what: str) -> NoReturn:
             live.refuse(calls.doing.partition(":")[0], what)
 
@@ -337,29 +319,29 @@ class Replay:
             opener=opener,
         )
 
-    async def _scored(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
+    async def _score(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
         hooks = RolloutHooks(self._env.lifecycle, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
-        order = [index for index, _ in sorted(enumerate(turns), key=_scored_at)]
-        last = max(map(_scored_at, enumerate(turns)), default=0)
+        order = [index for index, _ in sorted(enumerate(turns), key=_scoring_index)]
+        last = max(map(_scoring_index, enumerate(turns)), default=0)
         broken = recorded.agent_caused if broke_off else None
         try:
             for index in order:
                 turn, ctx.files.turn = turns[index], index
-                if turn.kind == "act":  # no other is part of the conversation
+                if turn.kind == "act":  # only acts belong to the conversation
                     own = recorded.agent is None
                     ctx.messages = (*ctx.messages, *turn.messages) if own else recorded.thread_until(index)
                 ctx.metrics.update(turn.noted)
-                if _scored_at((index, turn)) == last:
+                if _scoring_index((index, turn)) == last:
                     ctx.end_reason = recorded.end_reason
                     if broke_off:
-                        break  # no hook was asked for it, nor for others that were not scored by then
+                        break  # the hooks were not called from here on
                 await hooks.scoring.on_turn(turn)
                 turns[index] = await hooks.mark(turn)
         except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
             broken = blame_agent(error)
-        if recorded.agent is not None:  # whose turns may have been scored in another order
+        if recorded.agent is not None:  # its turns may have been scored in another order
             acts = [index for index in order if turns[index].kind == "act"]
             given = dict(zip(acts, ctx.turn_scores, strict=False))
             ctx.turn_scores = [given.get(index) for index in sorted(acts)] if given else []
@@ -373,7 +355,7 @@ class Replay:
             judge_calls=(),
         )
         scored = await hooks.score(bare)
-        # What was noted after the rewards is in no turn.
+        # Metrics noted after the rewards belong to no turn.
         return replace(scored, metrics={**recorded.metrics, **scored.metrics})
 
     def _judge(
@@ -383,19 +365,19 @@ class Replay:
         refuse: Callable[[str], NoReturn],
         calls: HookCalls,
     ) -> SecondModel:
-        """The judge, with its answers from the record; a script stands in for no real one."""
+        """Return the judge with recorded answers; a script never replaces a real judge."""
         judge = self._env.lifecycle.second_model("judge", task, calls)
         was_real = any(call.model != SCRIPTED for call in recorded)
         has_script = "judge" in self._env.lifecycle.roles_by_script()
         if isinstance(judge.model, ScriptedAnswers) and (was_real or not has_script):
             judge.model = NoJudge(refuse=refuse)
         judge.recorded = {call.messages: call for call in recorded}
-        judge.unusable_in = set()  # a record holds nothing of whether the server is down now
+        judge.unusable_in = set()  # outages of the recorded run do not matter now
         return judge
 
 
 class RecordedFiles(AgentFiles):
-    """Reads what was kept, and the errors that there were; what was not kept ends the command."""
+    """Reads kept files and recorded errors; access to others ends the command."""
 
     def __init__(self, recorded: Trajectory, refuse: Callable[[str], NoReturn]) -> None:
         super().__init__(cast("Sandbox", NoSandbox()), 0)

@@ -1,4 +1,4 @@
-"""What a run writes down before its first group: its settings, its source and its fingerprint."""
+"""Files that a run writes before its first group: settings, source code and fingerprint."""
 
 import json
 import re
@@ -22,18 +22,15 @@ from tools.errors import RecordError
 from tools.plain_text import public_url, without_credentials
 
 Sources = Mapping[str, str]
-"""Where settings came from, by `section.name`; a setting that is not among them is the class's."""
 COMMAND_LINE = "command line"
 MOST_BYTES = 16 * 1024 * 1024
-"""Of a copy of the source, and of a fingerprint that is read."""
 MOST_FILES = 2_000
 _MOST_EARLIER = 100
 _SECRET_NAME = re.compile(r".*(key|secret|password|passwd|credentials?|authorization)", re.IGNORECASE)
 _TOKEN_NAME = re.compile(r".*[_-]?(token|auth)", re.IGNORECASE)
 _SHORTEST_TOKEN = 12
-"""In characters: an access token, and not one of a text, such as `</s>`."""
+"""Characters of an access token, unlike a text token such as `</s>`."""
 _HIDDEN = "**********"
-"""What pydantic shows of a `SecretStr`."""
 
 
 def write_run_files(
@@ -45,14 +42,13 @@ def write_run_files(
     accepted: Sequence[str],
     resumed: bool,
 ) -> list[str]:
-    """Brings `config.yaml`, `environment/` and `fingerprint` up to date before the first group."""
     before = _read(folder.fingerprint) if resumed else None
     head = f"# {env.name}, last started {moment()}; --config takes this file.\n"
     write_private(folder.config, (head + settings_text(env, sources)).encode("utf-8", "backslashreplace"))
     earlier: list[dict[str, Any]] = []
     if before is not None:
         if before["fingerprint"] != origin.fingerprint:
-            # The source that earlier groups were made with, under a name of its own.
+            # Keep the source of earlier groups under another name.
             kept = folder.path / f"environment-{before['fingerprint'][:8]}"
             try:
                 if folder.environment.is_dir() and not kept.exists():
@@ -88,20 +84,20 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
-    """Makes a folder with copies of files (see `environment_files`), in the place of what is there.
+    """Replace a folder by copies of files (see `environment_files`).
 
-    Returns the files that were left out, each with the reason. Raises RecordError if it cannot be written.
+    Returns the files that were left out, each with the reason. Raises RecordError if the folder cannot be
+    written.
     """
     left_out: dict[str, str] = {}
     left = MOST_BYTES
     try:
         if to.is_symlink() or to.is_file():
-            to.unlink()  # a link alone, and not what it leads to
+            to.unlink()  # not the target of a link
         else:
             shutil.rmtree(to, ignore_errors=True)
-        # Code is named, and so copied, before data.
+        # `files` has code before data.
         for index, (known, file) in enumerate(files.items()):
-            # Below the folder, wherever the file lies.
             name = known.removeprefix("code of ").removeprefix("data of ").replace("../", "above/")
             try:
                 size = file.stat().st_size
@@ -121,7 +117,7 @@ def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
 
 
 class _OneLine(yaml.SafeDumper):
-    """Every value on a line of its own, as a comment follows it."""
+    """Writes each value on one line, since a comment follows it."""
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -133,9 +129,9 @@ _OneLine.add_representer(str, _text_node)
 
 
 def settings_text(env: AgentEnv, sources: Sources | None) -> str:
-    """Returns every setting as YAML that `--config` takes; one that may be a secret is left out.
+    """Return every setting as YAML for `--config`, without possible secrets.
 
-    `sources` is where its settings came from; `None`: from the program that made it.
+    `sources` is the origin of each setting; `None`: a program.
     """
     lines = ["env:", *_lines(env.config, sources)]
     if len(env.servers) == 1:
@@ -151,14 +147,14 @@ def settings_text(env: AgentEnv, sources: Sources | None) -> str:
 
 
 def _lines(section: Section, sources: Sources | None) -> Iterator[str]:
-    # The first line of a server in a list has to be a setting, and no comment.
+    # Comments last: the first line of a server in a list must be a setting.
     left_out: list[str] = []
     for name, setting in type(section).model_fields.items():
         if name in WHERE_WRITTEN:
             continue
         source = "program" if sources is None and name in section.model_fields_set else "class default"
         source = (sources or {}).get(f"{section.section}.{name}") or source
-        written = _written(section, name, shown=setting.repr)
+        written = _yaml_line(section, name, shown=setting.repr)
         if written is not None:
             yield f"  {written}  # {source}"
         elif getattr(section, name) != setting.default:
@@ -166,8 +162,7 @@ def _lines(section: Section, sources: Sources | None) -> Iterator[str]:
     yield from left_out
 
 
-def _written(section: Section, name: str, *, shown: bool) -> str | None:
-    """`name: value`, or `None` for what may be a secret or has no form in YAML."""
+def _yaml_line(section: Section, name: str, *, shown: bool) -> str | None:
     value = getattr(section, name)
     is_address = name.endswith("_url") and isinstance(value, str) and public_url(value) == value
     if not (shown or is_address) or _is_secret(name, value):

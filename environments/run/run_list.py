@@ -1,4 +1,4 @@
-"""The log and the summary of a run, as it writes them and as runs are listed by them."""
+"""Log and summary of a run, and the list of runs."""
 
 import fcntl
 import io
@@ -24,21 +24,20 @@ from tools.errors import RecordError
 from tools.plain_text import printable, without_credentials
 
 MOST_LOG_BYTES = 1_000_000
-"""Of a run; of what earlier runs logged, the last half of it is kept."""
+"""Log bytes per run; of earlier runs' log, the last half of this is kept."""
 MOMENT = "%Y-%m-%d %H:%M:%S UTC"
 SCHEMA = "turnwise.run/1"
 _MOST_SUMMARY_BYTES = 64 * 1024 * 1024
-"""Bytes of a summary that is read; a longer one is damaged."""
 
 
 class RunLog:
-    """Takes lines from the start; they are written once it is known where. What fails here ends no run."""
+    """Buffers lines until `open`; errors are ignored."""
 
     def __init__(self) -> None:
         self._waiting: list[str] = []
         self._fd = -1
         self._left = MOST_LOG_BYTES
-        self._one_at_a_time = Lock()  # the watchdog's thread logs, too
+        self._one_at_a_time = Lock()  # the watchdog's thread logs too
 
     def add(self, text: str) -> None:
         with self._one_at_a_time:
@@ -60,7 +59,7 @@ class RunLog:
         self.add(shown.getvalue())
 
     def open(self, path: Path, *, title: str) -> None:
-        """Writes to a file from here on, after a line with the date; until its end, `goes_on`."""
+        """Write to a file from now on, after a line with the date, and lock it for `is_running`."""
         with suppress(OSError, RecordError):
             if not path.is_symlink() and path.is_file() and path.stat().st_size > MOST_LOG_BYTES:
                 with path.open("rb") as file:
@@ -79,8 +78,7 @@ class RunLog:
                 os.close(fd)
 
 
-def goes_on(log: Path) -> bool:
-    """Whether a process is running that writes this log."""
+def is_running(log: Path) -> bool:
     try:
         fd = os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -95,12 +93,11 @@ def goes_on(log: Path) -> bool:
 
 
 def moment() -> str:
-    """Now, for people: `2026-11-22 19:34:12 UTC`."""
+    """Return the current time, such as `2026-11-22 19:34:12 UTC`."""
     return datetime.now(UTC).strftime(MOMENT)
 
 
 def write_summary(path: Path, fields: Mapping[str, Any]) -> None:
-    """Writes it whole, or leaves it as it was. Raises RecordError if it cannot be written."""
     text = json.dumps({"schema": SCHEMA, **fields}, indent=2, ensure_ascii=False, allow_nan=False)
     write_private(path, text.encode("utf-8", "backslashreplace") + b"\n")
 
@@ -110,29 +107,25 @@ def read_summary(path: Path) -> dict[str, Any] | None:
         fields: Any = json.loads(read_small(path, _MOST_SUMMARY_BYTES) or b"")
     except (ValueError, RecursionError):
         return None
-    known = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
-    return known if known.get("schema") == SCHEMA else None
+    is_known = isinstance(fields, dict) and cast("dict[str, Any]", fields).get("schema") == SCHEMA
+    return cast("dict[str, Any]", fields) if is_known else None
 
 
-def counted_groups(record: Record, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
-    """The groups of a record, of which one that failed and was done again counts once.
+def unique_groups(record: Record, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
+    """Yield the groups of a record, without failures of groups that were repeated.
 
-    `finished` are its groups that did not fail in the end. Raises RecordError if it is unreadable, or a line
-    is malformed.
+    `finished` are the groups that did not fail in the end. Raises RecordError if the record is unreadable or
+    a line is malformed.
     """
-    counts = CountedOnce(finished)
-    return (credited for credited in groups_of(record) if counts(credited))
+    return filter(CountedOnce(finished), groups_of(record))
 
 
 class CountedOnce:
-    """Decides for each group of a record, in order, whether it counts."""
-
     def __init__(self, finished: Container[GroupKey]) -> None:
         self._finished = finished
         self._failed: set[GroupKey] = set()
 
     def __call__(self, credited: CreditedGroup) -> bool:
-        """Whether it is neither one that was done again later nor one that failed before."""
         key = credited.group.item_id, credited.group.epoch
         if credited.status != "failed":
             return True
@@ -142,7 +135,6 @@ class CountedOnce:
 
 
 _DEPTH = 4
-"""Folders below the one that is listed: a run is `ENV/NAME` there, or lies somewhat deeper."""
 _LONGEST_TEXT = 200
 _STATES = ("finished", "stopped", "broke", "running")
 
@@ -156,8 +148,6 @@ class _Covered(BaseModel):
 
 
 class _SummaryFields(BaseModel):
-    """What `summary.json` holds of a run, as far as it is listed."""
-
     model_config = ConfigDict(strict=True)
 
     env: _Text | None = None
@@ -172,40 +162,33 @@ class _SummaryFields(BaseModel):
     score: _Number | None = None
     pass_at_1: _Number | None = Field(default=None, alias="pass@1")
     of: _Covered = _Covered()
-    """How much of the record its numbers cover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedRun:
-    """One run; `None` if its files do not have it."""
-
     path: str
     env: str
     name: str
     started: str
-    """`2026-11-22 19:34:12 UTC`; without a summary, when the record was written last."""
+    """`2026-11-22 19:34:12 UTC`; without a summary, the last change of the record."""
     state: str
-    """`finished` (all planned groups are in the record, failed ones too), `stopped`, `broke` (an error ended
+    """`finished` (every planned group is recorded, failed ones too), `stopped`, `broke` (an error ended
     it), `running`, `killed`, or `unknown`."""
     policy: str | None = None
     fingerprint: str | None = None
     planned: int | None = None
     done: int | None = None
-    """Groups that need not run again."""
     failed: int | None = None
     score: float | None = None
     pass_at_1: float | None = None
-    """Where it is an evaluation."""
     note: str = ""
-    """What is wrong with its files."""
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def listed_runs(below: Path) -> list[ListedRun]:
-    """Returns the runs in a folder and below it, newest first."""
-    found = [_listed(RunFolder(path), below) for path in _folders(below, _DEPTH)]
+def list_runs(below: Path) -> list[ListedRun]:
+    found = [_describe_run(RunFolder(path), below) for path in _folders(below, _DEPTH)]
     return sorted(found, key=lambda run: (run.started, run.path), reverse=True)
 
 
@@ -222,7 +205,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
             yield from _folders(folder / name, depth - 1)
 
 
-def _listed(folder: RunFolder, root: Path) -> ListedRun:
+def _describe_run(folder: RunFolder, root: Path) -> ListedRun:
     notes: list[str] = []
     size, changed = None, ""
     try:
@@ -261,7 +244,7 @@ def _listed(folder: RunFolder, root: Path) -> ListedRun:
         env=env,
         name=_name(folder, env, root),
         started=fields.started or changed,
-        state="killed" if state == "running" and not goes_on(folder.log) else state,
+        state="killed" if state == "running" and not is_running(folder.log) else state,
         policy=fields.policy,
         fingerprint=fields.fingerprint,
         planned=fields.planned,
@@ -274,7 +257,7 @@ def _listed(folder: RunFolder, root: Path) -> ListedRun:
 
 
 def _name(folder: RunFolder, env: str, root: Path) -> str:
-    """What stands below the folder of its environment, as `sweep/seed-0`, or else below `root`."""
+    """Return the path below the folder of the environment, such as `sweep/seed-0`, or else below `root`."""
     *above, name = folder.path.resolve().parts
     of_env = run_folder(env, name).path.parent.name
     if of_env in above:

@@ -1,4 +1,4 @@
-"""Credited groups as OpenTelemetry spans, named by its conventions for generative AI, and `turnwise.*`."""
+"""Credited groups as OpenTelemetry spans, with its attribute names for generative AI and `turnwise.*`."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def configured_tracer() -> "Tracer | None":
-    """The tracer of a process that OpenTelemetry was set up in (`opentelemetry-instrument`); else `None`."""
+    """Return the tracer if `opentelemetry-instrument` set up this process, else None."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import trace  # noqa: PLC0415
@@ -24,9 +24,9 @@ def configured_tracer() -> "Tracer | None":
 def trace_group(credited: CreditedGroup, tracer: "Tracer") -> None:
     """Make a trace of each rollout: `invoke_agent`, in it a `chat` per turn and an `execute_tool` per call.
 
-    Durations are as measured, but not when each began: a trace ends now, the calls follow each other from
-    its start, and what hooks took comes after them. What is `None` is left out, as are the advantages of a
-    group that failed or is not trained on. A dropped rollout is a trace with an error.
+    Durations are measured, start times are not: a trace ends now, calls follow each other from its start, and
+    hooks come after them. `None` values are left out, as are advantages of a group that failed or is not
+    trained on. A dropped rollout is a trace with an error.
     """
     from opentelemetry.context import Context  # noqa: PLC0415
     from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context  # noqa: PLC0415
@@ -36,14 +36,14 @@ def trace_group(credited: CreditedGroup, tracer: "Tracer") -> None:
         lost = isinstance(rollout, Failure)
         wall_s = (rollout.profile and rollout.profile.wall_s) or 0.0 if lost else rollout.wall_s
         at = now - round(wall_s * 1e9)
-        name, facts = f"invoke_agent {group.env}", _known(_rollout(credited, rollout))
+        name, facts = f"invoke_agent {group.env}", _without_none(_rollout(credited, rollout))
         root = tracer.start_span(name, Context(), attributes=facts, start_time=at)
         if lost:
             root.set_status(StatusCode.ERROR, rollout.error)
         within = set_span_in_context(root, Context())
         for name, facts, seconds in () if lost else _calls(credited, rollout, credited.advantages[index]):
             kind = SpanKind.CLIENT if name.startswith("chat ") else SpanKind.INTERNAL
-            span = tracer.start_span(name, within, kind, _known(facts), start_time=at)
+            span = tracer.start_span(name, within, kind, _without_none(facts), start_time=at)
             span.set_status(StatusCode.ERROR if facts.get("error.type") else StatusCode.UNSET)
             at += round(seconds * 1e9)
             span.end(at)
@@ -71,7 +71,7 @@ def _rollout(credited: CreditedGroup, rollout: Trajectory | Failure) -> Mapping[
 def _calls(
     credited: CreditedGroup, trajectory: Trajectory, advantages: Sequence[float]
 ) -> Iterator[tuple[str, Mapping[str, Any], float]]:
-    """Each call of the model, then the tool calls of its turn: name, attributes and seconds."""
+    """Yield name, attributes and seconds of each model call, each followed by the tool calls of its turn."""
     rewards = (trajectory.rewards and trajectory.rewards.turns) or (None,) * len(trajectory.turns)
     trains = credited.status != "failed" and not credited.group.is_evaluation
     for turn, reward, advantage in zip(trajectory.turns, rewards, advantages, strict=True):
@@ -95,5 +95,5 @@ def _calls(
             yield f"execute_tool {result.name}", facts, result.duration_s
 
 
-def _known(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_none(facts: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Those that only watch a run, such as traces and charts: each on a thread of its own, they never hold it."""
+"""Observers of a run, such as traces and charts: each has its own thread and never delays the run."""
 
 import logging
 import re
@@ -30,25 +30,22 @@ from tools.extras import needs_extra
 from tools.plain_text import without_credentials
 
 MOST_JOBS = 100
-"""Most jobs that wait for one observer. A trace job holds its group's line, which may have megabytes."""
+"""Jobs that may wait for one observer. A trace job holds its group's line, which may have megabytes."""
 END_S = 10.0
 MOST_WARNINGS = 3
-"""Of one observer."""
 logger = logging.getLogger(__name__)
 Job = Callable[[], object]
 
 
 class Observers:
-    """Does jobs on a thread for each observer. A job that does not fit into its queue is dropped."""
+    """Runs jobs on one thread per observer; jobs beyond `MOST_JOBS` are dropped."""
 
     def __init__(self) -> None:
         self.dropped, self._left = Counter[str](), Counter[str]()
-        """Jobs that were not done, and those that are to be done or run, by observer."""
         self._changed = Condition()
         self._serving = dict[str, tuple[SimpleQueue[Job | None], Thread]]()
 
     def put(self, what: str, job: Job) -> bool:
-        """Queue a job of the observer `what`, without waiting. Return False where it is dropped instead."""
         with self._changed:
             try:
                 fits = self._left[what] < MOST_JOBS
@@ -67,7 +64,7 @@ class Observers:
             return fits
 
     def end(self) -> None:
-        """Wait for the jobs, for `END_S` at most; those that are left then count as dropped."""
+        """Wait up to `END_S` for the jobs; unfinished ones then count as dropped."""
         with self._changed:
             self._changed.wait_for(lambda: not self._left.total(), END_S)
             self.dropped.update(+self._left)
@@ -78,8 +75,7 @@ class Observers:
             self._serving.clear()
 
     @contextmanager
-    def of_run(self) -> Generator[None]:
-        """At the end, wait for the jobs, and log how many were dropped."""
+    def wait_at_end(self) -> Generator[None]:
         try:
             yield
         finally:
@@ -93,7 +89,7 @@ class Observers:
         while (job := jobs.get()) is not None:
             try:
                 job()
-            except BaseException as error:  # noqa: BLE001  # whatever an exporter or a client of a service raises
+            except BaseException as error:  # noqa: BLE001  # from an exporter or a service's client
                 warned += 1
                 if warned <= MOST_WARNINGS:
                     text = without_credentials(f"{type(error).__name__}: {error}")
@@ -106,19 +102,13 @@ class Observers:
 PROJECT = "turnwise"
 BINS = 32
 _SECRETS = ("api_key", "server_token")
-"""How the names of settings end that are secrets."""
 Table = Sequence[Mapping[str, str | float | None]]
-"""Rows with equal keys."""
 MAX_NAMES = 400
-"""A chart each; environments name their metrics as they like."""
 WINDOW = 16
-"""Groups whose numbers are taken together: one group says little of late turns, and a mean over the whole run
-hides that a policy learns."""
+"""Groups per window: one group has few late turns, and a mean over the run hides progress."""
 
 
 class Traces:
-    """Traces groups as they are recorded, where OpenTelemetry is set up in this process."""
-
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
         self._tracer = configured_tracer()
@@ -130,24 +120,22 @@ class Traces:
     def add(self, done: FinishedGroup) -> None:
         tracer, line = self._tracer, done.line
         if tracer is not None and line is not None:
-            group = Path("a group that ended")
-            self._observers.put("traces", lambda: trace_group(decode_group(line.content, group, 1), tracer))
+            at = Path("a group that ended")
+            self._observers.put("traces", lambda: trace_group(decode_group(line.content, at, 1), tracer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A package with wandb's names: `init` gives a run with `log` and `finish`; `Histogram` and `Table`."""
+    """A package with wandb's interface: `init` (a run with `log` and `finish`), `Histogram`, `Table`."""
 
     name: str
     package: str
     setting: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further arguments of `init`."""
     is_silent: bool = False
-    """Whether what it prints as it starts and ends is kept from the screen."""
 
     @contextmanager
-    def quiet(self) -> Generator[None]:
+    def silence(self) -> Generator[None]:
         nowhere = StringIO()
         with ExitStack() as silent:
             if self.is_silent:
@@ -157,15 +145,13 @@ class Service:
 
 
 WANDB = Service(name="Weights & Biases", package="wandb", setting="use_wandb")
-"""Where its runs are is its own configuration (WANDB_MODE, login)."""
 TRACKIO = Service(
     name="trackio",
     package="trackio",
     setting="use_trackio",
     options={"embed": False, "auto_log_gpu": False, "auto_log_cpu": False},
-    is_silent=True,  # it prints addresses that let anybody write to a dashboard
+    is_silent=True,  # it prints addresses with write access to a dashboard
 )
-"""A SQLite file, or where its own configuration puts it (TRACKIO_DIR, TRACKIO_SPACE_ID)."""
 
 
 class Charts:
@@ -186,28 +172,24 @@ class Charts:
         self._run.log(logged)
 
     def finish(self) -> None:
-        with self._service.quiet():
+        with self._service.silence():
             self._run.finish()
 
 
 def start_charts(service: Service, name: str, settings: Mapping[str, Any]) -> Charts:
-    """Start a run at a service.
-
-    Raises ConfigError if its package is not installed, or cannot start, for want of a key or a connection.
-    """
     with needs_extra(service.package, f"--env.{service.setting}"):
         package: Any = import_module(service.package)
     arguments = sys.argv
-    # wandb keeps a copy of the command line.
+    # wandb stores the command line.
     after_key = [False, *(each.endswith(_SECRETS) for each in arguments)]
     sys.argv = [
         "***" if secret else re.sub(f"({'|'.join(_SECRETS)})=.*", r"\1=***", without_credentials(each))
         for secret, each in zip(after_key, arguments, strict=False)
     ]
     try:
-        with service.quiet():
+        with service.silence():
             run = package.init(project=PROJECT, name=name, config=dict(settings), **service.options)
-    except Exception as error:  # trackio has none of its own
+    except Exception as error:  # trackio defines no error class
         raise ConfigError(f"--env.{service.setting}: {without_credentials(str(error))}") from error
     finally:
         sys.argv = arguments
@@ -215,17 +197,12 @@ def start_charts(service: Service, name: str, settings: Mapping[str, Any]) -> Ch
 
 
 @contextmanager
-def opened_charts(env: AgentEnv, observers: Observers) -> Generator["Tracker"]:
-    """The charts of a run at the services that settings ask for; their ends are left to the observers.
-
-    Raises ConfigError if a service's package is not installed, or cannot start.
-    """
+def open_charts(env: AgentEnv, observers: Observers) -> Generator["Tracker"]:
     charts = list[Charts]()
     with ExitStack() as closing:
         for service in (WANDB, TRACKIO):
             if getattr(env.config, service.setting):
-                # Without what may be a secret.
-                settings = yaml.safe_load(settings_text(env, None))
+                settings = yaml.safe_load(settings_text(env, None))  # without secrets
                 charts.append(made := start_charts(service, env.config.wandb_name or env.name, settings))
                 closing.callback(observers.put, made.name, made.finish)
         tracker = Tracker(charts, observers)
@@ -234,8 +211,6 @@ def opened_charts(env: AgentEnv, observers: Observers) -> Generator["Tracker"]:
 
 
 class Tracker:
-    """Makes the steps of the charts: one per group, and every `WINDOW` groups those of the window with it."""
-
     def __init__(self, charts: Sequence[Charts], observers: Observers) -> None:
         self.charts, self._observers = charts, observers
         self._known: set[str] = set()
@@ -251,7 +226,6 @@ class Tracker:
         self._log(group_numbers(note.summary), with_window=self._window.done == WINDOW)
 
     def end(self) -> None:
-        """Shows what the last groups came to, too few for a window."""
         if self._window.done:
             self._log({}, with_window=True)
 
@@ -260,7 +234,7 @@ class Tracker:
         if with_window:
             numbers = {**numbers, **flat(self._window.values(), "window"), **flat(self._run.values(), "run")}
             shown, self._window, self._shown = self._shown, Summary(), ShownGroups()
-        self.put(few_names(numbers, self._known), shown)
+        self.put(limit_names(numbers, self._known), shown)
 
     def put(self, numbers: Mapping[str, float], shown: ShownGroups) -> None:
         for charts in self.charts:
@@ -269,13 +243,12 @@ class Tracker:
 
 
 def group_numbers(summary: Summary) -> dict[str, float]:
-    """What one group came to, without its numbers by turn; a mean over nothing is left out, never 0."""
     numbers = flat(summary.values(), "group")
     return {name: value for name, value in numbers.items() if not name.startswith("group/turn/")}
 
 
-def few_names(numbers: Mapping[str, float], known: set[str]) -> dict[str, float]:
-    """The numbers under the first `MAX_NAMES` names that ever came; `known` grows by those that are new."""
+def limit_names(numbers: Mapping[str, float], known: set[str]) -> dict[str, float]:
+    """Return the numbers under the first `MAX_NAMES` names of the run; add new names to `known`."""
     for name in numbers:
         if len(known) < MAX_NAMES:
             known.add(name)

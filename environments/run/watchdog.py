@@ -1,7 +1,7 @@
-"""A thread that notices code which blocks the event loop: it names the place, and ends the run.
+"""A thread that detects code which blocks the event loop: it names the place and ends the run.
 
-Native code that holds the interpreter stops this thread, too. That of faulthandler could end such a process,
-but its clock counts time in which the process was stopped, so that SIGCONT would end a healthy run.
+Native code that holds the interpreter stops this thread too. faulthandler could end such a process, but its
+clock includes time in which the process was suspended, so that SIGCONT would end a healthy run.
 """
 
 import asyncio
@@ -27,19 +27,17 @@ from tools.extras import OWN_PACKAGES
 
 NAMED_AFTER_S = 5.0
 BLOCKED = 1
-"""Exit code of a run whose event loop was blocked for too long."""
 _TICK_S = 0.5
-_LAST_WORDS_S = 3.0
+_REPORT_S = 3.0
 _YIELD_CPU_S = 2.0
 _OURS = tuple(f"{Path(environments.__file__).parents[1] / name}/" for name in OWN_PACKAGES)
 _LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")})
 
 
 class Watchdog:
-    """Watches the event loop that runs; blocking it has consequences while `armed`.
+    """Watches the running event loop; a blocked loop ends the run only while `arm` is entered.
 
-    Only time that this process spent in the environment's own code counts: not a machine that slept, a
-    process that was stopped, or work of ours.
+    Only time in the environment's own code counts, not suspension of the machine or process nor our own work.
     """
 
     def __init__(
@@ -51,23 +49,22 @@ class Watchdog:
         on_tick: Callable[[str | None], None] = lambda _: None,
         what: str = "run",
     ) -> None:
-        """`on_tick` is called twice a second, with the place that the loop is blocked at, if it is at one.
+        """Prepare a watchdog.
 
-        `what` is ended, in a word.
+        `on_tick` is called twice a second, with the place that blocks the loop or None. `what` is the word
+        for what ends, such as `run`.
         """
         self._what = what
         self._env_cls, self._say, self._ends_after_s, self._on_tick = env_cls, say, ends_after_s, on_tick
         self.on_end: Callable[[InFlight, Failure], object] | None = None
-        """Takes the rollout whose code blocks the loop, as its failure, before that ends the run."""
+        """Receives the rollout that blocks the loop, and its failure, before the process exits."""
         self._is_armed = self._is_ending = False
         self._armed_s = self._busy_s = 0.0
         self._has_turned, self._end = threading.Event(), threading.Event()
         self._named = set[str]()
-        """Places; code that blocks once in a while is named once."""
 
     @contextmanager
-    def armed(self) -> Generator[None]:
-        """While rollouts go on; what opens and closes an environment may take its time."""
+    def arm(self) -> Generator[None]:
         began, busy = monotonic(), thread_time()
         self._is_armed = True
         try:
@@ -79,13 +76,12 @@ class Watchdog:
 
     @property
     def utilisation(self) -> float | None:
-        """Share of the time, while rollouts went on, that the loop's thread computed; `None`: none did."""
         return self._busy_s / self._armed_s if self._armed_s else None
 
     @contextmanager
-    def watching(self) -> Generator[Self]:
+    def watch(self) -> Generator[Self]:
         before = signal.getsignal(signal.SIGPROF)
-        # A profiler of the process needs the signal more.
+        # Leave the signal to a profiler.
         self._yields = threading.current_thread() is threading.main_thread() and before == signal.SIG_DFL
         if self._yields:
             signal.signal(signal.SIGPROF, self.hand_over)
@@ -104,19 +100,19 @@ class Watchdog:
 
     def _turn(self) -> None:
         if self._yields:
-            # A regular expression may hold the interpreter for hours, and looks at signals meanwhile.
+            # A regular expression may hold the interpreter for hours but handles signals meanwhile.
             signal.setitimer(signal.ITIMER_PROF, _YIELD_CPU_S, _TICK_S)
         self._has_turned.set()
 
     def hand_over(self, number: int, frame: object) -> None:
-        """Run between the steps of a call in C; waiting hands the interpreter to another thread."""
-        sleep(_LAST_WORDS_S if self._is_ending else 0)
+        """Signal handler that runs between steps of a call in C; sleeping releases the interpreter."""
+        sleep(_REPORT_S if self._is_ending else 0)
 
     def _run(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
         before, cpu_before, blocked_s = monotonic(), process_time(), 0.0
         while not self._end.wait(_TICK_S):
             now, cpu = monotonic(), process_time()
-            # A process that was stopped used no processor; one that holds the interpreter uses nothing else.
+            # CPU time tells a suspended process (none) from one that holds the interpreter (all).
             passed_s = min(now - before, max(2 * _TICK_S, cpu - cpu_before))
             before, cpu_before, where = now, cpu, None
             if self._has_turned.is_set():
@@ -128,13 +124,13 @@ class Watchdog:
                     return  # the loop is closed
             else:
                 frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # there is no other way
-                where = place_in(frames.get(watched), self._env_cls)
+                where = find_place(frames.get(watched), self._env_cls)
             self._on_tick(where)
             if where is not None and self._is_armed:
                 blocked_s += passed_s
-                self._blocked(loop, where, blocked_s)
+                self._handle_block(loop, where, blocked_s)
 
-    def _blocked(self, loop: asyncio.AbstractEventLoop, where: str, blocked_s: float) -> None:
+    def _handle_block(self, loop: asyncio.AbstractEventLoop, where: str, blocked_s: float) -> None:
         limit = f"{self._ends_after_s:g} s"
         if blocked_s >= NAMED_AFTER_S - _TICK_S and where not in self._named:
             self._named.add(where)
@@ -148,14 +144,14 @@ class Watchdog:
                 "finished groups are kept, and the same command goes on from them"
             )
             self._is_ending = True
-            # Nothing that shows this may keep the process from its end.
-            last_words = threading.Thread(target=self._last_words, args=(text, loop, where), daemon=True)
-            last_words.start()
-            last_words.join(_LAST_WORDS_S)
-            # The thread that would end in order is the one that is blocked. Sandboxes go with their process.
+            # In a thread: a hanging console must not keep the process alive.
+            report = threading.Thread(target=self._report_end, args=(text, loop, where), daemon=True)
+            report.start()
+            report.join(_REPORT_S)
+            # The blocked thread cannot end in order. Sandboxes end with the process.
             os._exit(BLOCKED)
 
-    def _last_words(self, text: str, loop: asyncio.AbstractEventLoop, where: str) -> None:
+    def _report_end(self, text: str, loop: asyncio.AbstractEventLoop, where: str) -> None:
         self._say(text)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -175,22 +171,21 @@ class Watchdog:
 
 
 @contextmanager
-def watched_run(env: AgentEnv, progress: Progress) -> Generator[Watchdog]:
-    """While entered, code that blocks the event loop is noticed, and no observer holds the run."""
+def watch_run(env: AgentEnv, progress: Progress) -> Generator[Watchdog]:
     limit_s = env.config.hook_block_s
     watchdog = Watchdog(type(env), progress.say, ends_after_s=limit_s, on_tick=progress.heartbeat)
     drop_unread_output()
-    with progress.observers.of_run(), watchdog.watching():
+    with progress.observers.wait_at_end(), watchdog.watch():
         yield watchdog
 
 
-def place_in(frame: FrameType | None, env_cls: type) -> str | None:
-    """The hook or tool that a frame belongs to, and the line below it that it is at; `None`: work of ours.
+def find_place(frame: FrameType | None, env_cls: type) -> str | None:
+    """Return the hook or tool of a frame and the current line below it; `None` for our own code.
 
-    As in `env.py:12 in compute_reward, at env.py:30 in helper`.
+    Example: `env.py:12 in compute_reward, at env.py:30 in helper`.
     """
     file = getattr(sys.modules.get(env_cls.__module__), "__file__", None) or ""
-    # A shipped environment lies among our own files, an installed one among packages.
+    # A shipped environment lies in our own folders, an installed one among packages.
     home = f"{Path(file).parent}/" if file.startswith((*_OURS, *_LIBRARIES)) else None
     called: list[FrameType] = []
     while frame is not None:

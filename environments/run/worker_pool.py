@@ -1,4 +1,4 @@
-"""The event loop of a run: signals end it in order, and many groups go at once, in the order of items."""
+"""The event loop of a run: signals end it in order, and groups run side by side."""
 
 import asyncio
 import logging
@@ -6,7 +6,6 @@ import signal
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from environments.rollout.containment.hook_calls import ContainedCoroutine
@@ -19,34 +18,32 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _CANCEL_S = 5.0
-"""For tasks that an environment's code left behind to end when they are cancelled."""
 
 
 def run_whole(main: Coroutine[Any, Any, T]) -> T:
-    """What `asyncio.run` gives, but a callback that exits or stops the loop ends nothing.
+    """Run a coroutine as `asyncio.run` does, even if a callback exits or stops the loop.
 
-    Raises RunError if code of the environment cancelled all of it.
+    Raises RunError if code of the environment cancelled it.
     """
     with asyncio.Runner() as runner:
         work = runner.get_loop().create_task(main)
         try:
             while not work.done():
-                _go_on(runner, work)
+                _run_loop(runner, work)
             return work.result()
         except asyncio.CancelledError:
             raise RunError(
                 "the run was cancelled by code that nobody asked to; what is finished is kept"
             ) from None
         finally:
-            runner.run(_end_of_others())
+            runner.run(_cancel_others())
 
 
-def _go_on(runner: asyncio.Runner, work: "asyncio.Task[Any]") -> None:
-    """Run until the work is done, or until a callback breaks out of the loop."""
+def _run_loop(runner: asyncio.Runner, work: "asyncio.Task[Any]") -> None:
     try:
-        runner.run(_end_of(work))
+        runner.run(_wait_for(work))
     except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
-        # Without a handler `asyncio.Runner` makes one of a second ^C.
+        # Without a handler, `asyncio.Runner` raises KeyboardInterrupt on a second ^C.
         has_no_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         interrupted = isinstance(error, KeyboardInterrupt) and has_no_handler
         if interrupted or work.done() or runner.get_loop().is_closed():
@@ -54,17 +51,16 @@ def _go_on(runner: asyncio.Runner, work: "asyncio.Task[Any]") -> None:
         _LOG.warning("a callback tried to end the event loop: %s: %s", type(error).__name__, error)
 
 
-async def _end_of(work: "asyncio.Task[Any]") -> None:
+async def _wait_for(work: "asyncio.Task[Any]") -> None:
     try:
         await asyncio.wait({work})
-    except asyncio.CancelledError:  # ^C, which `asyncio.Runner` makes a cancellation of
+    except asyncio.CancelledError:  # `asyncio.Runner` cancels on ^C
         work.cancel()
         await asyncio.wait({work})
         raise
 
 
-async def _end_of_others() -> None:
-    """Cancel what is left; those that go on all the same are left alone."""
+async def _cancel_others() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -73,21 +69,20 @@ async def _end_of_others() -> None:
         for task in left:
             _LOG.warning("a task goes on although it was cancelled, and is not waited for: %r", task)
             if isinstance(coro := task.get_coro(), ContainedCoroutine):
-                coro.code.is_given_up = True  # so that the end of the loop, which cancels it again, ends it
-            else:  # made without our task factory; `asyncio.Runner` would wait for it
+                coro.code.is_given_up = True  # the loop's end cancels it again
+            else:  # not of our task factory; `asyncio.Runner` would wait for it
                 asyncio._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # of the API for extending asyncio
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Schedulers send the last two before a job's time is over; they would end the process without a word."""
+"""Signals that end a run in order; schedulers send the last two before a job's time is over."""
 
 
 class StopSignals:
-    """While entered, the first signal calls `stop` in the event loop that runs."""
+    """While entered, the first signal calls `stop` in the running event loop."""
 
     def __init__(self, stop: Callable[[], object]) -> None:
         self.received: int | None = None
-        """The number of the first signal."""
         self._stop = stop
 
     @property
@@ -98,36 +93,33 @@ class StopSignals:
         self._loop = asyncio.get_running_loop()
         self._before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         for number in STOP_SIGNALS:
-            # Not the loop's own handlers: those wait while an environment's code blocks the loop.
+            # Not `loop.add_signal_handler`, which waits while an environment's code blocks the loop.
             signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _receive(self, number: int, _: object) -> None:
         self.received = number
-        # Back to the default, so that a second signal kills without a word from us.
+        # The default again: a second signal kills.
         for each in STOP_SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         self._loop.call_soon_threadsafe(self._stop)
 
 
 _STARTED_AT_ONCE = 16
-"""Groups that start in one turn of the event loop."""
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 
 class StoppedError(Exception):
-    """One line for the user; the run exits with 1, and what is finished is kept."""
+    """A message of one line for the user; the run exits with 1 and keeps finished groups."""
 
 
 class LostWorkerError(StoppedError):
-    """A worker was cancelled, or work is left, without a request to end."""
+    """A task of the pool was cancelled, or left work undone, without a request to stop."""
 
 
 async def run_groups(
@@ -139,11 +131,10 @@ async def run_groups(
     begin: Callable[[Iterator[Key]], Awaitable[Iterable[Key]]] | None = None,
     ready: Callable[[], Awaitable[object]] | None = None,
 ) -> int:
-    """Runs a group for every key, in order, and hands each result over as it ends.
+    """Run a group for every key, in order, and pass each result to `on_done`. Return the exit code.
 
-    The first SIGINT or SIGTERM starts no new group and cancels those in flight. An `on_done` that has begun
-    is waited for, and a group that returns its result all the same has it handed over: what was finished is
-    kept. The second signal ends the process at once.
+    The first stop signal starts no new group and cancels running ones; results that are already there are
+    still passed on. The second signal ends the process at once.
     """
 
     async def work() -> None:
@@ -168,19 +159,17 @@ async def run_groups(
 
 
 def groups_at_once(max_rollouts: int, group_size: int) -> int:
-    """Groups in flight that keep `max_rollouts` rollouts busy."""
-    # One more than fits, so that the slots of a straggling group are used by the next.
+    # One more than fits: the next group uses the free slots of a slow one.
     return max_rollouts // group_size + 1
 
 
 def refuse_stray_cancellation() -> None:
-    """Raise LostWorkerError from a task that met a cancellation which was not requested."""
     if not is_cancelled():
         raise LostWorkerError("a group was cancelled by code that nobody asked to")
 
 
 def is_cancelled() -> bool:
-    """Whether the end of this task was asked for, and it has not ended yet."""
+    """Whether a cancellation of this task was requested."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -197,37 +186,46 @@ async def _pool(
                 result = await run_group(key)
                 await to_the_end(on_done(key, result))
                 if is_cancelled():
-                    raise asyncio.CancelledError  # while its result was on the way
+                    raise asyncio.CancelledError  # while its result was recorded
             except asyncio.CancelledError:
                 refuse_stray_cancellation()
                 raise
 
-    workers: list[asyncio.Task[None]] = []
-    try:
-        async with asyncio.TaskGroup() as group:
-            for number in range(max_in_flight):
-                workers.append(group.create_task(worker()))
-                if number % _STARTED_AT_ONCE == 0:
-                    # The first steps of thousands would hold the event loop for most of a second.
-                    await asyncio.sleep(0)
-    except BaseExceptionGroup as errors:
-        # One error is what people can act on: the others followed from it.
-        first = errors.exceptions[0]
-        raise first from first.__cause__
-    # A task group takes a cancelled child for one that is done.
-    if any(worker.cancelled() for worker in workers) or await next_key() is not None:
+    await run_side_by_side(worker, max_in_flight)
+    if await next_key() is not None:
         raise LostWorkerError("work is left, and nobody works on it")
 
 
-MOST_ALIKE = 3
-"""First rollouts that fail alike, of so many items: there is no point in the others."""
+async def run_side_by_side(worker: Callable[[], Coroutine[Any, Any, None]], count: int) -> None:
+    """Run `count` tasks until all end, or raise the first error.
+
+    Raises LostWorkerError if a task was cancelled without a request.
+    """
+    workers: list[asyncio.Task[None]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                workers.append(group.create_task(worker()))
+                if number % _STARTED_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # starting thousands at once holds the loop for a second
+    except BaseExceptionGroup as errors:
+        # The other errors are consequences of the first.
+        first = errors.exceptions[0]
+        raise first from first.__cause__
+    # A task group treats a cancelled child as done.
+    if any(worker.cancelled() for worker in workers):
+        raise LostWorkerError("work is left, and nobody works on it")
+
+
+MAX_ALIKE_FAILURES = 3
+"""Items with equal failures of the first rollout after which the run stops."""
 _NO_MODEL = "NoModelError"
-_OF_OURS = frozenset({"ConfigError", "RewardError", "RefusedSettingError", _NO_MODEL})
-"""Errors of ours, which have no place, of a bug in the environment's code or of a setting all the same."""
+_OWN_ERRORS = frozenset({"ConfigError", "RewardError", "RefusedSettingError", _NO_MODEL})
+"""Our error classes without a place in user code that still mean a bug there or a wrong setting."""
 
 
 class AlikeFailuresError(StoppedError):
-    """The first rollouts of several items failed at the same place of the environment's code."""
+    pass
 
 
 async def first_alone(
@@ -238,13 +236,15 @@ async def first_alone(
     *,
     has_good: bool,
 ) -> list[GroupTask]:
-    """Rolls out first siblings one after another until one does not fail in the environment's code."""
+    """Roll out one first sibling after another until one does not fail in the environment's code."""
     failed = Counter[str]()
     while (task := await next_task()) is not None:
         group = await roll_out(task)
-        ended = [_failed_agent(each) or each for each in group.trajectories]
+        ended = [_agent_failure(each) or each for each in group.trajectories]
         task = replace(task, rolled_out=(*ended, *group.failures))
-        broken = _broken(next((each for each in task.rolled_out if isinstance(each, Failure)), None))
+        broken = _describe_failure(
+            next((each for each in task.rolled_out if isinstance(each, Failure)), None)
+        )
         if broken is None:
             return [task]
         kind, shown, how = broken
@@ -253,14 +253,13 @@ async def first_alone(
             say(f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n{shown}")
         await on_bad(task)
         if is_cancelled():
-            raise asyncio.CancelledError  # while it was on the way
-        if failed[kind] == MOST_ALIKE and not has_good:
-            raise AlikeFailuresError(f"the first rollouts of {MOST_ALIKE} items failed alike: {how}")
+            raise asyncio.CancelledError
+        if failed[kind] == MAX_ALIKE_FAILURES and not has_good:
+            raise AlikeFailuresError(f"the first rollouts of {MAX_ALIKE_FAILURES} items failed alike: {how}")
     return []
 
 
-def _failed_agent(rollout: Trajectory) -> Failure | None:
-    """A recorded agent that ended with an error, as the failure that a first rollout is then."""
+def _agent_failure(rollout: Trajectory) -> Failure | None:
     if rollout.stop_reason is not StopReason.AGENT_ERROR or rollout.agent is None:
         return None
     trace = rollout.agent.error.rstrip()
@@ -279,9 +278,8 @@ def _failed_agent(rollout: Trajectory) -> Failure | None:
     )
 
 
-def _broken(failure: Failure | None) -> tuple[str, str, str] | None:
-    """How a first rollout broke in the environment's or the agent's code: its kind, all of it, and a line."""
-    if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
+def _describe_failure(failure: Failure | None) -> tuple[str, str, str] | None:
+    if failure is None or (failure.where is None and failure.error_class not in _OWN_ERRORS):
         return None
     if failure.error_class == _NO_MODEL:
         raise ConfigError(failure.error.partition(": ")[2])

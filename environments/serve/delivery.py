@@ -1,19 +1,18 @@
-"""Groups to the trainer, none lost: the outbox, the trajectory API, and what happens when either stops."""
+"""Delivery of groups to the trainer without loss: outbox, trajectory API, and recovery when either stops."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
 from environments.rollout.lifecycle.weight_versions import WeightVersions
-from environments.run.group_source import FinishedGroup, GroupNote
+from environments.run.group_source import FinishedGroup
 from environments.serve.outbox import Outbox, OutboxThread, Post
 from environments.serve.registration import Registration
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, PostRefusedError, TrajectoryApi
@@ -22,29 +21,28 @@ from environments.wire.payloads import part_without, post_body
 from tools.errors import TurnwiseError
 
 POLL_S = 0.5
-"""Also the longest time between a look at the API and a post: it cannot restart in less."""
+"""Longest time between a look at the API and a post: the API cannot restart faster."""
 _FIRST_POLL_S = 0.05
 BACKOFF = wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.5)
-"""Seconds between tries; the random part keeps environments from coming back all at once."""
 _LONGEST_RETRY_AFTER_S = 30.0
 _SIGN_OFF_S = 2.0
 _STUCK_AFTER = (10, 100, 1000)
 
 
 class Acknowledgements:
-    """Follows posts from the API's queue into a batch and to the trainer.
+    """Tracks posts from the API's queue into a batch and to the trainer.
 
-    The API acknowledges a post when it is in its memory, which is gone when the API dies; it never says what
-    a trainer took. But batches are formed from the oldest groups first, and new ones only when all earlier
-    batches have been handed out (`tests/environments/serve/test_atropos_facts.py`). So a post that left the
-    queue is in some batch, and when the step moves on after that, its batch was handed out.
+    The API acknowledges a post when it is in its memory, which is lost when the API dies, and never reports
+    what a trainer received. But batches are formed from the oldest groups first, and new ones only after all
+    earlier batches were fetched (`tests/environments/serve/test_atropos_facts.py`). So a post that left the
+    queue is in a batch, and once the step increases after that, the batch was fetched.
 
     With shares of a batch, "oldest first" holds only within one registration: see `former`.
     """
 
     def __init__(self) -> None:
         self.former = 0
-        """Posts under an earlier registration that may still be in the queue."""
+        """Posts under an earlier registration that may still be queued."""
         self._queued: deque[int] = deque()
         self._batched: deque[tuple[int, int]] = deque()
 
@@ -52,17 +50,17 @@ class Acknowledgements:
         self._queued.extend(posts)
 
     def advance(self, *, step: int, queued: int) -> list[int]:
-        """Take in the API's step and its queue length, of one moment; the posts acknowledged by that."""
+        """Update with the API's step and queue length, read together; return the newly acknowledged posts."""
         acknowledged: list[int] = []
         while self._batched and self._batched[0][1] < step:
             acknowledged.append(self._batched.popleft()[0])
-        # At most the newest `queued` of ours can still be in the queue.
+        # Only our newest `queued` posts can still be in the queue.
         while len(self._queued) > queued:
             self._batched.append((self._queued.popleft(), step))
             self.former = max(0, self.former - 1)
         return acknowledged
 
-    def register_anew(self) -> None:
+    def mark_former(self) -> None:
         self.former = len(self._queued)
 
     @property
@@ -80,121 +78,98 @@ class Acknowledgements:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What a delivery did so far; only the delivery changes it."""
-
     posts: int = 0
-    """Posts that the API took."""
     rejected: int = 0
-    """Posts and groups that will never be delivered."""
     too_long: int = 0
-    """Rows left out because of the trainer's limit."""
     repeated: int = 0
-    """Posts sent once more because the API lost its memory."""
     registrations: int = 0
     withheld: int = 0
-    """Rows that became too old for the trainer while they waited."""
 
 
+@dataclass(frozen=True, slots=True)
 class Sender:
-    def __init__(
-        self,
-        in_outbox: OutboxThread,
-        api: TrajectoryApi,
-        registration: Registration,
-        *,
-        tally: Tally,
-        say: Callable[[str], None],
-        weights: WeightVersions | None,
-    ) -> None:
-        self._in_outbox = in_outbox
-        self._api = api
-        self._registration = registration
-        self._tally = tally
-        self._say = say
-        self._weights = weights
+    in_outbox: OutboxThread
+    api: TrajectoryApi
+    registration: Registration
+    _: KW_ONLY
+    tally: Tally
+    say: Callable[[str], None]
+    weights: WeightVersions | None
 
     async def send(self, post: Post, env_id: int) -> bool:
-        """Send a post; whether the API has it now.
+        """Send a post and return whether the API has it now.
 
-        Raises ApiUnavailableError: it may or may not have arrived; it waits behind the others.
+        Raises ApiUnavailableError if it may or may not have arrived; it then waits behind the others.
         """
         if await self._withhold(post) or (fitting := await self._fitting(post)) is None:
             return False
         try:
-            answer = await self._api.post_rows(post_body(fitting.part.body, env_id))
+            answer = await self.api.post_rows(post_body(fitting.part.body, env_id))
         except PostRefusedError as error:
             reason = str(error)
-            await self._in_outbox(lambda outbox: outbox.reject(fitting, reason))
+            await self.in_outbox(lambda outbox: outbox.reject(fitting, reason))
             self.reject(f"group {post.group_id}: {reason}")
             return False
         except ApiUnavailableError as error:
-            await self._in_outbox(lambda outbox: outbox.postpone(fitting))
+            await self.in_outbox(lambda outbox: outbox.postpone(fitting))
             if fitting.tries + 1 in _STUCK_AFTER:
-                self._say(f"group {post.group_id} was not taken {fitting.tries + 1} times: {error}")
+                self.say(f"group {post.group_id} was not taken {fitting.tries + 1} times: {error}")
             raise
         if answer == "buffered":
-            # Our number belongs to an environment with other groups: register anew, send again.
-            self._registration.drop()
+            # Our number belongs to another environment: register again, then send again.
+            self.registration.drop()
             return False
-        await self._in_outbox(lambda outbox: outbox.mark_sent(fitting))
-        self._tally.posts += 1
+        await self.in_outbox(lambda outbox: outbox.mark_sent(fitting))
+        self.tally.posts += 1
         return True
 
     def reject(self, what: str) -> None:
-        """Count and show what will never be delivered; the file of rejected ones holds it already."""
-        self._tally.rejected += 1
-        self._say(f"rejected for good, see {self._in_outbox.outbox.rejected_path}: {what}")
+        self.tally.rejected += 1
+        self.say(f"rejected for good, see {self.in_outbox.outbox.rejected_path}: {what}")
 
     def too_long(self, where: str, rows: int) -> None:
-        """Count and show rows that the trainer could not take."""
-        self._tally.too_long += rows
-        self._say(f"{where}: {rows} rows are too long for the trainer; left out")
+        self.tally.too_long += rows
+        self.say(f"{where}: {rows} rows are too long for the trainer; left out")
 
     async def _withhold(self, post: Post) -> bool:
-        """Take out what became too old while the group waited; whether the post changed, or is gone."""
-        weights = self._weights
+        weights = self.weights
         if weights is None or weights.max_staleness is None:
             return False
-        versions = await self._in_outbox(lambda outbox: outbox.unsent_versions(post))
+        versions = await self.in_outbox(lambda outbox: outbox.unsent_versions(post))
         if (reason := weights.too_old([*chain.from_iterable(versions.values())])) is None:
             return False
         left = {sibling: each for sibling, each in versions.items() if weights.too_old(each) is None}
-        rows = await self._in_outbox(lambda outbox: outbox.withhold(post.group_id, left))
-        self._tally.withheld += rows
-        self._say(f"group {post.group_id}: {rows} rows are not trained, {reason}")
+        rows = await self.in_outbox(lambda outbox: outbox.withhold(post.group_id, left))
+        self.tally.withheld += rows
+        self.say(f"group {post.group_id}: {rows} rows are not trained, {reason}")
         return True
 
     async def _fitting(self, post: Post) -> Post | None:
-        """The post within the limit of the trainer that is there now; `None` when nothing is left of it."""
-        limit = self._registration.shape.max_row_tokens
+        limit = self.registration.shape.max_row_tokens
         if limit is None or post.part.longest_row <= limit:
             return post
-        part, too_long = await self._in_outbox(lambda _: part_without(post.part, is_longer_than(limit)))
+        part, too_long = await self.in_outbox(lambda _: part_without(post.part, is_longer_than(limit)))
         self.too_long(f"group {post.group_id}", too_long)
         if part is None:
-            await self._in_outbox(lambda outbox: outbox.remove([post.id]))
+            await self.in_outbox(lambda outbox: outbox.remove([post.id]))
             return None
-        await self._in_outbox(lambda outbox: outbox.replace(post.id, part))
+        await self.in_outbox(lambda outbox: outbox.replace(post.id, part))
         return replace(post, part=part)
 
 
 class ApiLostError(TurnwiseError):
-    """The API or its trainer was away for longer than the user wants to wait."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRules:
     max_batches_waiting: int = 3
-    """Batches that may wait at the API; more wait in the outbox."""
     patience_s: float | None = None
-    """How long the API or its trainer may be away; `None`: for ever."""
+    """Longest absence of the API or its trainer; `None`: no limit."""
     weights: WeightVersions | None = None
-    """Asked of each group once more before it is sent; `None`: any age is sent."""
 
 
 class Delivery:
-    """Carries groups from the outbox to the API. `put` feeds it, `run` does the work."""
-
     def __init__(
         self,
         in_outbox: OutboxThread,
@@ -204,15 +179,12 @@ class Delivery:
         rules: DeliveryRules = DeliveryRules(),  # frozen
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Take up an outbox; what an earlier run left in it is sent first."""
         outbox = in_outbox.outbox
         self.tally = Tally()
         self.waiting = outbox.waiting_groups()
-        """Groups with posts that the API does not have."""
         self.online = False
-        """Whether the environment is registered and the API answers."""
         if rules.weights is not None:
-            rules.weights.restore(outbox.met())
+            rules.weights.restore(outbox.weight_versions())
         self._sender = Sender(in_outbox, api, registration, tally=self.tally, say=say, weights=rules.weights)
         self.path = outbox.path
         self._in_outbox = in_outbox
@@ -221,7 +193,7 @@ class Delivery:
         self._rules = rules
         self._say = say
         self._acknowledgements = Acknowledgements()
-        self._acknowledgements.add(outbox.sent())
+        self._acknowledgements.add(outbox.sent_posts())
         self._sent_since_look = 0
         self._groups_put = self._posts_put = 0
         self._waiting_posts = outbox.waiting_posts()
@@ -248,22 +220,32 @@ class Delivery:
         return self._registration.shape.max_row_tokens
 
     async def put(self, done: FinishedGroup, *, number: int | None = None) -> None:
-        """Take a group over: from here on it will be delivered, or, without posts, is among the rejected.
+        """Add a group: it will be delivered, or is among the rejected if it has no posts.
 
-        `number` is of its task in the plan, which is finished in the same step.
+        Its task of the plan, `number`, is finished in the same transaction.
         """
         note, package = done.note, done.package
         if package is None:
-            await self._put_aside(note, done.malformed or "it has no posts")
+            past, reason = note.past, done.malformed or "it has no posts"
+            self._sender.reject(f"a group of item {past.item_id} is malformed: {reason}")
+            await self._in_outbox(
+                lambda outbox: outbox.note_rejected(
+                    note.group_id, reason, item_id=past.item_id, epoch=past.epoch
+                )
+            )
             if number is not None:
                 await self.finish(number)
             return
         if package.too_long:
             self._sender.too_long(f"item {note.past.item_id}", package.too_long)
-        met = () if self._rules.weights is None else self._rules.weights.seen
+        seen_versions = () if self._rules.weights is None else self._rules.weights.seen
         await self._in_outbox(
             lambda outbox: outbox.put(
-                note.group_id, package.parts, number=number, versions=note.versions, met=met
+                note.group_id,
+                package.parts,
+                number=number,
+                versions=note.versions,
+                seen_versions=seen_versions,
             )
         )
         self._groups_put, self._posts_put = self._groups_put + 1, self._posts_put + len(package.parts)
@@ -274,32 +256,33 @@ class Delivery:
         await self._in_outbox(lambda outbox: outbox.finish(number))
 
     async def progress(self) -> tuple[int, frozenset[int]]:
-        return await self._in_outbox(lambda outbox: (outbox.first_unfinished(), outbox.finished()))
+        return await self._in_outbox(lambda outbox: (outbox.first_unfinished(), outbox.finished_tasks()))
 
     async def has_delivered(self) -> bool:
         return await self._in_outbox(lambda outbox: outbox.fact("met") is not None)
 
     async def changed(self) -> None:
-        """Wait until groups left the outbox, or the API was looked at or lost."""
         self._changed.clear()
         await self._changed.wait()
 
     async def run(self) -> None:
-        """Deliver until cancelled, or until `flush` was called and nothing waits.
+        """Deliver until cancelled, or until `flush` was called and no group waits.
 
-        Raises ApiLostError if `patience_s` is over; every group is kept. ConfigError if no trajectory API is
-        there, or its batch size cannot be made of our groups.
+        Raises ApiLostError after `patience_s`, with every group kept; ConfigError if there is no trajectory
+        API, or its batches cannot be filled with our groups.
         """
         while not (self._flushing and self.waiting == 0):
             retrying = AsyncRetrying(
-                retry=retry_if_exception_type(ApiUnavailableError), wait=_wait_s, before_sleep=self._lost
+                retry=retry_if_exception_type(ApiUnavailableError),
+                wait=_wait_s,
+                before_sleep=self._handle_loss,
             )
             await retrying(self._step)
 
     async def flush(self, grace_s: float | None) -> None:
-        """Send what the API may have by now; `None` waits until it has all of it. Then sign off.
+        """Send what the API may have by now, or everything without `grace_s`, then sign off.
 
-        What is left stays in the outbox: beyond the bound it would age at the API, out of reach.
+        Other groups stay in the outbox: at the API they would grow old out of our reach.
         """
         self._flushing = True
         self._wake.set()
@@ -315,17 +298,15 @@ class Delivery:
         except (TimeoutError, ApiUnavailableError) as error:
             self._say(f"could not sign off at the API: {str(error) or 'no time left'}")
 
-    async def close(self) -> None:
-        await self._api.close()
-        self._in_outbox.close()
-
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def close(self) -> None:
+        await self._api.close()
+        self._in_outbox.close()
 
     async def _step(self) -> None:
         looked_at = monotonic()
@@ -337,7 +318,7 @@ class Delivery:
         assert answer is not None
         assert state is not None
         if state.shares and self._acknowledgements.former:
-            # Batches are no longer made oldest first: what left the queue is unknown.
+            # Batches are no longer formed oldest first, so the posts that left are unknown.
             self._registration.send_again()
             return
         await self._confirm(state)
@@ -355,7 +336,6 @@ class Delivery:
         await self._rest(busy=sent)
 
     async def _rest(self, *, busy: bool) -> None:
-        """Wait for the next look: a trainer at work takes batch after batch, one that stalls takes none."""
         self._pause_s = _FIRST_POLL_S if busy else min(2 * self._pause_s, POLL_S)
         if self._registration.still_holds() and not (self.waiting and self._may_send()):
             with suppress(TimeoutError):
@@ -375,7 +355,7 @@ class Delivery:
             self._acknowledgements.clear()
             self.tally.repeated += lost
             await self._recount()
-        self._acknowledgements.register_anew()
+        self._acknowledgements.mark_former()
         self.tally.registrations += 1
         assert self._registration.answer is not None
         self._say(
@@ -395,12 +375,11 @@ class Delivery:
         self._changed.set()
 
     def _may_send(self) -> bool:
-        """Whether one more group of ours may wait at the API."""
         state = self._registration.state
         if state is None or state.batch_size <= 0:
             return False
         rows = self._registration.shape.rows_per_post
-        # One batch of our own may always wait: what others left there may never become a batch.
+        # One batch of ours may always wait: groups of others may never fill a batch.
         if (self._own_groups(state) + self._sent_since_look) * rows < state.batch_size:
             return True
         waiting = state.queued * rows if state.waiting_rows is None else state.waiting_rows
@@ -408,10 +387,10 @@ class Delivery:
         return waiting + self._sent_since_look * rows < bound
 
     def has_room(self, in_flight: int) -> bool:
-        """Whether one more group would be young enough for `max_staleness` when the trainer gets to it.
+        """Whether another group would be fresh enough for `max_staleness` when the trainer reaches it.
 
-        That many batches, or one, may be ahead of the batch that is trained: in flight, in the outbox and at
-        the API. Source: "AReaL" (arXiv 2505.24298), equation 3, while a step is under way.
+        That many batches, but at least one, may precede it: in flight, in the outbox and at the API. Source:
+        "AReaL" (arXiv 2505.24298), equation 3, while a step is in progress.
         """
         state, weights = self._registration.state, self._rules.weights
         if weights is None or weights.max_staleness is None or state is None or state.batch_size <= 0:
@@ -419,11 +398,11 @@ class Delivery:
         shape = self._registration.shape
         first_guess = shape.group_size // shape.rows_per_post
         posts_of_group = self._posts_put / self._groups_put if self._groups_put else first_guess
-        # Not those of a former registration, which may be gone: nobody waits for what is not there.
+        # Without posts of a former registration, which may be gone.
         own = self._own_groups(state) if state.own_groups is None else state.own_groups
         sent = own + self._sent_since_look
         posts = in_flight * posts_of_group + self._waiting_posts + sent
-        # One batch of our own is always wanted: those that were formed may have been handed out by now.
+        # At least one: formed batches may have been fetched by now.
         batches = max(1, weights.max_staleness - self._registration.formed)
         return posts * shape.rows_per_post < batches * state.batch_size
 
@@ -432,10 +411,10 @@ class Delivery:
             return min(self._acknowledgements.queued, state.queued)
         return state.own_groups + max(0, min(self._acknowledgements.former, state.queued - state.own_groups))
 
-    def _lost(self, attempt: RetryCallState) -> None:
-        error = None if attempt.outcome is None else attempt.outcome.exception()
+    def _handle_loss(self, attempt: RetryCallState) -> None:
+        error = attempt.outcome and attempt.outcome.exception()
         if not (isinstance(error, ApiUnavailableError) and error.not_taken):
-            # It may have been replaced meanwhile: ask by registering anew.
+            # The API may have been replaced meanwhile.
             self._registration.drop()
         self._away(str(error))
 
@@ -451,13 +430,6 @@ class Delivery:
                 f"{trouble}, for more than {patience_s:g} s; {self.waiting} groups wait in {self.path}"
             )
 
-    async def _put_aside(self, note: GroupNote, reason: str) -> None:
-        past = note.past
-        self._sender.reject(f"a group of item {past.item_id} is malformed: {reason}")
-        await self._in_outbox(
-            lambda outbox: outbox.note_rejected(note.group_id, reason, item_id=past.item_id, epoch=past.epoch)
-        )
-
     async def _recount(self) -> None:
         self.waiting, self._waiting_posts = await self._in_outbox(
             lambda outbox: (outbox.waiting_groups(), outbox.waiting_posts())
@@ -466,7 +438,6 @@ class Delivery:
 
 
 def _wait_s(attempt: RetryCallState) -> float:
-    """What the API asked for, within reason, or our own pause where that is longer."""
-    error = None if attempt.outcome is None else attempt.outcome.exception()
-    asked_s = error.retry_after_s if isinstance(error, ApiUnavailableError) else 0.0
-    return max(BACKOFF(attempt), min(asked_s, _LONGEST_RETRY_AFTER_S))
+    error = attempt.outcome and attempt.outcome.exception()
+    retry_after_s = error.retry_after_s if isinstance(error, ApiUnavailableError) else 0.0
+    return max(BACKOFF(attempt), min(retry_after_s, _LONGEST_RETRY_AFTER_S))

@@ -1,7 +1,7 @@
-"""The outbox: what must reach the trainer stays in one file until it is certain to have arrived.
+"""The outbox: a file that keeps each post until it has certainly reached the trainer.
 
-SQLite with a write-ahead log, because posts are added, marked and removed in any order and each change
-must survive the process being killed. One process at a time holds the file.
+SQLite with a write-ahead log: posts are added, marked and removed in any order, and each change must survive
+a killed process. One process at a time uses the file.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 import orjson
@@ -44,7 +43,6 @@ CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _REASON_CHARS = 10_000
 _PRIVATE = 0o600
-"""Rollouts are readable for their owner alone."""
 Fact = Literal["run_id", "env_id", "origin", "settled", "place", "met"]
 
 
@@ -53,40 +51,34 @@ class Post:
     id: int
     group_id: str
     number: int
-    """Its place among the posts of the group."""
     part: Part
     tries: int
 
 
 class Outbox:
-    """Posts by state: waiting, then sent, then gone once a trainer has them for certain.
+    """Posts in the states waiting, sent and, once a trainer certainly has them, removed.
 
-    Not thread-safe; every method returns when its change is in the file.
+    Not thread-safe; each method returns after its change is in the file.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file.
-
-        Raises ConfigError: not writable, in use by another process, or not an outbox.
-        """
         self.path = path
         self.rejected_path = path.with_name(f"{path.name}.rejected.jsonl")
-        """Posts that will never be delivered, one JSON object a line, each with the reason."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _make_private(path)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
-            # Exclusive: a second process fails here, and no shared-memory file is needed.
+            # Exclusive: a second process fails here, without a shared-memory file.
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")
-            # Safe when the process is killed; after a power cut the last changes may be missing.
+            # Safe against a killed process; a power cut may lose the last changes.
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
             self._db.execute("INSERT OR IGNORE INTO fact VALUES ('run_id', ?)", (uuid.uuid4().hex[:8],))
-        except sqlite3.OperationalError as error:
-            raise ConfigError(f"cannot use the outbox {path}: {_explained(error)}") from None
         except (sqlite3.DatabaseError, OSError) as error:
-            raise ConfigError(f"cannot use the outbox {path}: {error}") from None
+            is_locked = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+            why = "another process is using it; choose another --outbox or wait" if is_locked else error
+            raise ConfigError(f"cannot use the outbox {path}: {why}") from None
 
     def put(
         self,
@@ -94,10 +86,9 @@ class Outbox:
         parts: Sequence[Part],
         *,
         number: int | None = None,
-        versions: Mapping[int, Sequence[str | None]] = {},  # nothing changes it
-        met: Sequence[str] = (),
+        versions: Mapping[int, Sequence[str | None]] = {},  # never modified
+        seen_versions: Sequence[str] = (),
     ) -> None:
-        """Add a group's posts, all or none; a group that is already there stays as it is."""
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
@@ -108,15 +99,14 @@ class Outbox:
                 "INSERT OR IGNORE INTO weights VALUES (?, ?, ?)",
                 (group_id, len(parts), orjson.dumps([*versions.items()]).decode()),
             )
-            self.remember("met", orjson.dumps(met).decode())
+            self.remember("met", orjson.dumps(seen_versions).decode())
             if number is not None:
                 self._finish(number)
 
-    def met(self) -> list[str]:
+    def weight_versions(self) -> list[str]:
         return orjson.loads(self.fact("met") or "[]")
 
     def finish(self, number: int) -> None:
-        """Remember that a task of the plan is done, so that it is never started again."""
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._finish(number)
@@ -124,15 +114,16 @@ class Outbox:
     def first_unfinished(self) -> int:
         return int(self.fact("place") or 0)
 
-    def finished(self) -> frozenset[int]:
+    def finished_tasks(self) -> frozenset[int]:
         return frozenset(row[0] for row in self._db.execute("SELECT number FROM finished"))
 
     def next_post(self) -> Post | None:
-        """The post to send next: the oldest, those that failed before behind the others."""
-        row = self._db.execute(
-            "SELECT id, group_id, part, longest_row, body, tries FROM post WHERE sent IS NULL "
-            "ORDER BY tries, id LIMIT 1"
-        ).fetchone()
+        """Return the oldest waiting post; posts that failed before come last."""
+        return self._select("WHERE sent IS NULL ORDER BY tries, id LIMIT 1")
+
+    def _select(self, which: str, *values: int) -> Post | None:
+        columns = "id, group_id, part, longest_row, body, tries"
+        row = self._db.execute(f"SELECT {columns} FROM post {which}", values).fetchone()
         if row is None:
             return None
         identity, group_id, number, longest_row, body, tries = row
@@ -140,9 +131,9 @@ class Outbox:
         return Post(id=identity, group_id=group_id, number=number, part=part, tries=tries)
 
     def unsent_versions(self, post: Post) -> dict[int, list[str | None]]:
-        """What sampled each sibling of a post's group, where the API has nothing of that group; else none.
+        """Return weight versions by sibling for a post's group, or {} if the API has a part of the group.
 
-        A group that has begun to arrive goes on whole: what is left of it would be no fair sample.
+        A group that has begun to arrive is sent whole: the rest of it would be a biased sample.
         """
         row = self._db.execute(
             "SELECT versions FROM weights WHERE group_id = ?1 AND posts = "
@@ -152,17 +143,14 @@ class Outbox:
         return {} if row is None else dict(orjson.loads(row[0]))
 
     def withhold(self, group_id: str, left: Mapping[int, Sequence[str | None]]) -> int:
-        """Take out of a group's posts the rows of other siblings than those that are `left`.
-
-        Returns how many rows that were; a post of which nothing is left is gone.
-        """
+        """Remove the rows of siblings that are not in `left` from a group's posts; return their number."""
         withheld = posts = 0
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             found = self._db.execute("SELECT id, longest_row, body FROM post WHERE group_id = ?", (group_id,))
             for identity, longest_row, body in found.fetchall():
                 part, out = part_without(
-                    # A row without the name is of a sibling of unknown versions.
+                    # A row without a sibling has unknown versions.
                     Part(body=body, longest_row=longest_row),
                     lambda row: not teaches_nothing(row) and (row.override or {}).get("sibling") not in left,
                 )
@@ -182,7 +170,6 @@ class Outbox:
         self._db.execute("UPDATE post SET tries = tries + 1 WHERE id = ?", (post.id,))
 
     def mark_sent(self, post: Post) -> None:
-        """The API took the post; it stays here until a trainer has it."""
         self._db.execute(
             "UPDATE post SET sent = (SELECT coalesce(max(sent), 0) + 1 FROM post) WHERE id = ?", (post.id,)
         )
@@ -190,15 +177,14 @@ class Outbox:
     def _forget_weights(self) -> None:
         self._db.execute("DELETE FROM weights WHERE group_id NOT IN (SELECT group_id FROM post)")
 
-    def sent(self) -> list[int]:
-        """Ids of the posts that the API has, in the order it got them."""
+    def sent_posts(self) -> list[int]:
         return [
             row[0] for row in self._db.execute("SELECT id FROM post WHERE sent IS NOT NULL ORDER BY sent")
         ]
 
-    def registered(self, env_id: int, *, forgot: bool) -> int:
-        """Take in a registration; what an API without memory of us had waits anew. Returns how many posts."""
-        # Unlike a post, this must not be missing after a power cut: nothing would be sent again.
+    def record_registration(self, env_id: int, *, forgot: bool) -> int:
+        """Save our number at the API; if it `forgot` its posts, queue them again and return how many."""
+        # This must survive a power cut too, or lost posts would never be sent again.
         self._db.execute("PRAGMA synchronous = FULL")
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -215,7 +201,6 @@ class Outbox:
         )
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Forget posts that a trainer has for certain, or can never have."""
         each = [(identity,) for identity in ids]
         never_sent = "SELECT group_id FROM post WHERE id = ? AND sent IS NULL"
         with self._db:
@@ -227,19 +212,17 @@ class Outbox:
             self._forget_weights()
 
     def reject(self, post: Post, reason: str) -> None:
-        """Move a post to the file of rejected ones."""
         rows = orjson.Fragment(post_text(post.part.body))
         self.note_rejected(post.group_id, reason, part=post.number, post=rows)
         self.remove([post.id])
 
     def start_over(self, reason: str) -> int:
-        """Put every post aside as rejected, and begin the plan anew; returns how many posts there were."""
+        """Reject every post and restart the plan; return the number of posts."""
         count = len(self)
         for (identity,) in self._db.execute("SELECT id FROM post ORDER BY id").fetchall():
-            query = "SELECT group_id, part, longest_row, body FROM post WHERE id = ?"
-            group_id, number, longest_row, body = self._db.execute(query, (identity,)).fetchone()
-            part = Part(body=body, longest_row=longest_row)
-            self.reject(Post(id=identity, group_id=group_id, number=number, part=part, tries=0), reason)
+            post = self._select("WHERE id = ?", identity)
+            assert post is not None
+            self.reject(post, reason)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("DELETE FROM finished")
@@ -247,8 +230,7 @@ class Outbox:
         return count
 
     def note_rejected(self, group_id: str, reason: str, **details: object) -> None:
-        """Add a line to the file of rejected posts and wait until it is on disk."""
-        # An error may quote text that UTF-8 does not know.
+        # An error may quote text that is not valid Unicode.
         reason = reason[:_REASON_CHARS].encode("utf-8", "backslashreplace").decode()
         line = {"time": time(), "group_id": group_id, "reason": reason, **details}
         if self.rejected_path.exists():
@@ -276,10 +258,6 @@ class Outbox:
         return None if row is None else row[0]
 
     def remember(self, name: Fact, value: str) -> None:
-        """Keep a value with the file.
-
-        Raises RecordError: the file cannot be written.
-        """
         try:
             self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
         except sqlite3.Error as error:
@@ -291,9 +269,7 @@ class Outbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _finish(self, number: int) -> None:
@@ -309,9 +285,9 @@ class Outbox:
 
 
 def _make_private(path: Path) -> None:
-    """Create the file for its owner alone; SQLite gives its write-ahead log the same mode."""
+    """Create the file for its owner only; SQLite's write-ahead log gets the same mode."""
     try:
-        # Not kept open: closing it later would release SQLite's lock.
+        # Closed at once, since a later close would release SQLite's lock.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
     except FileExistsError:
         for each in (path, path.with_name(f"{path.name}-wal")):
@@ -319,28 +295,16 @@ def _make_private(path: Path) -> None:
                 each.chmod(_PRIVATE)
 
 
-def _explained(error: sqlite3.OperationalError) -> str:
-    if "locked" in str(error):
-        return "another process is using it; choose another --outbox or wait"
-    return str(error)
-
-
 Result = TypeVar("Result")
 
 
 class OutboxThread:
-    """Calls work with the outbox, one after the other: SQLite has one user."""
-
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
-        """For use before the thread runs."""
+        """Usable before the thread runs."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outbox")
 
     async def __call__(self, work: Callable[[Outbox], Result]) -> Result:
-        """The result of `work`.
-
-        Raises RecordError: the file cannot be read or written.
-        """
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, self.outbox)
         except (sqlite3.Error, OSError) as error:

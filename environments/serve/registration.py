@@ -1,4 +1,4 @@
-"""The environment's registration at the trajectory API: kept up when the API or its trainer restarts."""
+"""Registration of the environment at the trajectory API, renewed when the API or its trainer restarts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,27 +10,24 @@ from environments.wire.payloads import Shape
 from tools.errors import ConfigError
 
 _MOST_SIBLINGS = 1024
-"""What `--env.group_size` goes to."""
 _MOST_TAKEN_BACK = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     name: str
-    """Unique to this outbox: the API's answer then shows whether its memory still knows us."""
+    """Unique per outbox: the API's answer then shows whether it remembers us."""
     max_row_tokens: int
-    """Longest row that this environment makes, for the API's weights."""
     weight: float = 1.0
     min_batch_allocation: float | None = None
 
 
 class Registration:
-    """The registration, and what the API showed of itself last.
+    """The registration and the last known state of the API.
 
-    The API knows an environment only by a number that starts at 0 again when it restarts, and rows sent
-    under another environment's number are held back or counted for that one. So every sign of a restart
-    (a new connection, an error on the way, no trainer, a step that fell, an unknown number) means
-    to register anew before anything is sent.
+    The API identifies an environment by a number that restarts at 0 with the API, and rows sent under another
+    environment's number are held back or counted for it. So on every sign of a restart (a new connection, a
+    transport error, no trainer, a lower step, an unknown number) we register again before anything is sent.
     """
 
     def __init__(
@@ -43,13 +40,11 @@ class Registration:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.shape = shape
-        """With the trainer's limit, once that is known."""
         self.state: ApiState | None = None
         self.answer: RegistrationAnswer | None = None
         self.formed = 0
-        """Batches that the API has made and may not have handed out: at most so many."""
+        """Upper bound of batches that the API has formed and not given to the trainer."""
         self.seen_at = monotonic()
-        """When the API and its trainer were last there."""
         self._api = api
         self._identity = identity
         self._in_outbox = in_outbox
@@ -58,40 +53,41 @@ class Registration:
         self._send_again = False
 
     async def look(self) -> bool:
-        """Read the API's state; whether our registration is still there.
+        """Read the API's state and return whether our registration is still valid.
 
-        Raises ApiUnavailableError if the API does not answer; ConfigError if there is none, or batches of its
-        size cannot be made of our groups.
+        Raises ApiUnavailableError if the API does not answer; ConfigError if no API is there, or its batches
+        cannot be filled with our groups.
         """
         before = self.state
         state = await self._state_of(self.answer)
-        if self._void(state):
+        has_fallen = before is not None and state.step < before.step
+        if not self.still_holds() or state.batch_size <= 0 or has_fallen or not state.knows_us:
             self.answer = None
             return False
         if before is None or state.batch_size != before.batch_size:
             self.shape = fit(self.shape, state)
         if before is not None and state.step > before.step:
-            # Batches are made when one is asked for; that one has been handed out.
+            # A batch is formed on request, and that one was given to the trainer.
             self.formed = state.step - before.step - 1
-        self._saw(state)
+        self._update(state)
         return True
 
     async def register(self) -> int | None:
-        """Register anew; what an API without memory of us has lost waits in the outbox again.
+        """Register again; posts that the API has lost wait in the outbox again.
 
-        Returns the posts that wait again, or `None` while there is no trainer: nothing is registered then.
-        Raises ApiUnavailableError: the API does not answer; it may have registered us all the same.
-        ConfigError: batches of its size cannot be made of our groups.
+        Returns the number of those posts, or None without a trainer: nothing is registered then. Raises
+        ApiUnavailableError if the API does not answer, although it may have registered us; ConfigError if its
+        batches cannot be filled with our groups.
         """
         if (await self._api.state()).batch_size <= 0:
             return None
-        # An attempt whose end we never saw may have made the API know our name: then its answer proves
-        # nothing, and everything is sent again.
+        # An earlier attempt without an answer may have registered our name: then the count of earlier
+        # registrations proves nothing, and everything is sent again.
         settled = await self._in_outbox(lambda outbox: outbox.fact("settled"))
         former = await self._in_outbox(lambda outbox: outbox.fact("env_id"))
         await self._in_outbox(lambda outbox: outbox.remember("settled", "no"))
         try:
-            answer = await self._ask()
+            answer = await self._request()
         except ApiUnavailableError as error:
             if error.not_taken:
                 await self._in_outbox(lambda outbox: outbox.remember("settled", settled or "yes"))
@@ -101,7 +97,9 @@ class Registration:
             remembered = settled != "no" and answer.earlier > 0
             assert self.state is not None
             known = remembered and not self.state.shares and not self._send_again
-            lost = await self._in_outbox(lambda outbox: outbox.registered(answer.env_id, forgot=not known))
+            lost = await self._in_outbox(
+                lambda outbox: outbox.record_registration(answer.env_id, forgot=not known)
+            )
             if remembered and former is not None:
                 await self._api.disconnect(int(former))
             else:
@@ -112,27 +110,21 @@ class Registration:
         return lost
 
     def send_again(self) -> None:
-        """Register anew as if the API had forgotten us, since what it has is no longer known."""
         self._send_again = True
         self.drop()
 
     def still_holds(self) -> bool:
-        """Whether nothing since the last look hints at a restart."""
+        """Whether there was no sign of a restart since the last look."""
         return self.answer is not None and self._connections == self._api.connections
 
     def drop(self) -> None:
-        """Take the registration for lost."""
         self.answer = None
 
     async def sign_off(self) -> None:
-        """Tell the API that we are gone, so that our weight no longer counts.
-
-        Raises ApiUnavailableError: it does not answer.
-        """
         if self.answer is not None and self.still_holds():
             await self._api.disconnect(self.answer.env_id)
 
-    async def _ask(self) -> RegistrationAnswer | None:
+    async def _request(self) -> RegistrationAnswer | None:
         identity = self._identity
         answer = await self._api.register(
             {
@@ -150,26 +142,23 @@ class Registration:
         if state.batch_size <= 0 or not state.knows_us:
             return None
         shape = fit(self.shape, state)
-        self._tell_limit(self.shape, shape)
-        self.shape = shape
-        self.formed = 0
-        self._saw(state)
-        self._connections = connections
-        self.answer = answer
-        return answer
-
-    def _tell_limit(self, before: Shape, now: Shape) -> None:
-        limit, longest = now.max_row_tokens, self._identity.max_row_tokens
-        if limit is not None and limit != before.max_row_tokens and limit < longest:
+        limit, longest = shape.max_row_tokens, identity.max_row_tokens
+        if limit is not None and limit != self.shape.max_row_tokens and limit < longest:
             self._say(
                 f"the trainer takes rows of up to {limit} tokens, and rollouts may grow to {longest}: longer "
                 f"rows are not trained on; --env.max_token_length {limit} stops rollouts before that"
             )
+        self.shape = shape
+        self.formed = 0
+        self._update(state)
+        self._connections = connections
+        self.answer = answer
+        return answer
 
     async def _take_back(self, answer: RegistrationAnswer) -> None:
-        """Disconnect registrations of ours whose numbers never reached us."""
+        """Disconnect registrations of ours with numbers that never reached us."""
         if answer.earlier == answer.env_id and answer.earlier <= _MOST_TAKEN_BACK:
-            # As many of our name as there are in all: every lower number is ours.
+            # All registrations have our name, so every lower number is ours.
             for env_id in range(answer.earlier):
                 await self._api.disconnect(env_id)
         elif answer.earlier and self._identity.min_batch_allocation is not None:
@@ -179,23 +168,19 @@ class Registration:
             )
 
     async def _state_of(self, answer: RegistrationAnswer | None) -> ApiState:
-        # Without a weight the API divides by 0 when it is asked about an environment.
+        # Without a weight, the API's status of an environment divides by 0.
         env_id = None if answer is None or self._identity.weight <= 0 else answer.env_id
         return await self._api.state(env_id, group_size=self.shape.rows_per_post)
 
-    def _void(self, state: ApiState) -> bool:
-        fell = self.state is not None and state.step < self.state.step
-        return not self.still_holds() or state.batch_size <= 0 or fell or not state.knows_us
-
-    def _saw(self, state: ApiState) -> None:
+    def _update(self, state: ApiState) -> None:
         self.state = state
         self.seen_at = monotonic()
 
 
 def fit(shape: Shape, state: ApiState) -> Shape:
-    """The shape with the trainer's limit.
+    """Return the shape with the trainer's limit.
 
-    Raises ConfigError: batches of the trainer's size cannot be made of our groups.
+    Raises ConfigError if batches of the trainer's size cannot be filled with our groups.
     """
     if state.batch_size % shape.rows_per_post:
         divisors = [each for each in range(1, _MOST_SIBLINGS + 1) if state.batch_size % each == 0]

@@ -1,4 +1,4 @@
-"""`serve`, put together from the settings: outbox, trajectory API, record and the serving loop."""
+"""`serve` assembled from the settings: outbox, trajectory API, record and serving loop."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -11,16 +11,15 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.config import sampling_of
 from environments.record.origin import RunOrigin, differences, refuse_other_run
-from environments.record.recorder import past_groups
 from environments.record.summary import loop_rows, print_rows
-from environments.rollout.containment.hook_calls import HookCalls, InFlight
+from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.hooks import writes
-from environments.run.group_source import Finishing, GroupSource, withhold_stale
-from environments.run.open_run import DEFAULTS, OpenRun, OpenSource, RunOptions, in_this_process, open_run
-from environments.run.process_run import AskedTasks
+from environments.run.group_source import Finishing, withhold_stale
+from environments.run.open_run import DEFAULTS, OpenSource, RunOptions, in_this_process, open_run
+from environments.run.process_run import ask_tasks
 from environments.run.progress import Progress
 from environments.run.tracking import Traces
-from environments.run.worker_pool import MOST_ALIKE
+from environments.run.worker_pool import MAX_ALIKE_FAILURES
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.outbox import Outbox, OutboxThread
 from environments.serve.registration import Identity, Registration
@@ -39,9 +38,8 @@ WHO_READS = {
     "prefix_rows": "for experiments with trainers that read only scores; a turn is trained in every row that "
     "reaches it",
 }
-"""Which trainers each view is for: the API does not know what a trainer ignores."""
+"""The trainers for each view: the API does not know which fields a trainer ignores."""
 _GRACE_S = 30.0
-"""Wall clock that rollouts in flight get after a SIGTERM."""
 PLAIN = "token_advantages"
 """Without turn rewards this view is plain scalar data."""
 
@@ -55,18 +53,9 @@ async def serve(
 ) -> int:
     """Open an environment and serve its groups to the trainer behind `config.rollout_server_url`.
 
-    Args:
-        env: the environment.
-        console: where to show how it goes.
-        options: its outbox, and what happens to a former run's.
-        open_source: opens what rolls the groups out.
-
-    Returns:
-        The exit code, see `ServeLoop.run`.
-
-    Raises:
-        UsageError: no view is chosen, the environment cannot be opened, no trajectory API there, a batch size
-            that cannot be filled, an outbox of another run.
+    Returns the exit code, see `ServeLoop.run`. Raises UsageError if no view is chosen, the environment cannot
+    be opened, there is no trajectory API, its batch size cannot be filled, or the outbox belongs to another
+    run.
     """
     config, shape = env.config, shape_of(env)
     path = config.data_path_to_save_groups
@@ -76,8 +65,8 @@ async def serve(
             refuse_text_only(env.lifecycle.text_only_servers)
         progress.ready()
 
-    def posted(plain: Finishing, progress: Progress) -> Finishing:
-        # Of a stale group, and of one that is traced, the line is read again.
+    def with_posts(plain: Finishing, progress: Progress) -> Finishing:
+        # The line is read for stale groups and for traces.
         is_read = path is not None or env.lifecycle.weight_versions.max_staleness is not None
         has_line = is_read or Traces(progress.observers).are_made
         exact_only = not config.allow_approximate_tokens
@@ -86,7 +75,7 @@ async def serve(
     async with AsyncExitStack() as files:
         place = None if path is None else Path(path)
         opened = open_run(
-            env, console, place, options, open_source, waits=True, finishing=posted, on_open=refuse_text
+            env, console, place, options, open_source, waits=True, finishing=with_posts, on_open=refuse_text
         )
         run = await files.enter_async_context(opened)
         say = run.progress.say
@@ -95,13 +84,15 @@ async def serve(
         if options.fresh and (posts := outbox.start_over("put aside by --fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
         claim(outbox, replace(run.origin, view=in_words(shape)))
-        say(f"view {in_words(shape)}: {_who_reads(env, shape)}")
+        is_plain = shape.view == PLAIN and not isinstance(env, TurnLevelRewardMixin)
+        readers = "plain scores, as there are no turn rewards" if is_plain else WHO_READS[shape.view]
+        say(f"view {in_words(shape)}: {readers}")
         _say_what_holds(shape.sampling, outbox, say)
         delivery = await files.enter_async_context(_delivery(env, shape, outbox, say))
-        asked = _asked(run, calls)
+        next_items = ask_tasks(run, calls, most=-1) if writes(env, "next_items") else None
         rollouts = Rollouts(
             tasks=env.tasks_for_ever,
-            asked=asked,
+            next_items=next_items,
             source=run.source,
             finishing=run.finishing,
             withhold_stale=partial(withhold_stale, env, run.finishing),
@@ -109,28 +100,33 @@ async def serve(
             origin=run.origin,
             track=run.tracker.add,
             traces=Traces(run.progress.observers),
-            stride=0 if asked is not None else len(env.items) // MOST_ALIKE,
+            stride=0 if next_items is not None else len(env.items) // MAX_ALIKE_FAILURES,
+        )
+        bounds = Bounds(
+            max_in_flight=run.source.at_once,
+            max_waiting=config.outbox_groups,
+            group_timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
+            grace_s=_GRACE_S,
+            total_steps=config.total_steps,
+            send_all=options.send_all,
         )
         loop = ServeLoop(
             delivery,
             rollouts,
-            bounds=_bounds(env, run.source, send_all=options.send_all),
+            bounds=bounds,
             console=console,
             recorder=None if run.record is None else run.record.recorder,
             watched=run.progress.in_flight,
         )
-        run.watchdog.on_end = loop.blocked
-        with run.watchdog.armed():
+        run.watchdog.on_end = loop.record_blocked
+        with run.watchdog.arm():
             code = await loop.run()
         print_rows(console, loop_rows(run.watchdog.utilisation))
         return code
 
 
 def shape_of(env: AgentEnv) -> Shape:
-    """What the trainer gets.
-
-    Raises ConfigError: there are turn rewards, and no view is chosen in which to show them.
-    """
+    """Return the shape of the trainer's posts; with turn rewards a view must be chosen."""
     config = env.config
     if config.credit_view is None and isinstance(env, TurnLevelRewardMixin):
         views = ", ".join(f"{view} ({readers})" for view, readers in WHO_READS.items())
@@ -147,38 +143,11 @@ def shape_of(env: AgentEnv) -> Shape:
 
 
 def in_words(shape: Shape) -> str:
-    """The view and its scale: groups of two divisors, or weightings, should meet no trainer in one run."""
+    """Return the view with its scale, since a trainer must not get two scales in one run."""
     if shape.view not in ROW_BY_ROW:
         return shape.view
     weighting = f", prefix_weighting {shape.prefix_weighting}" if shape.view == "prefix_rows" else ""
     return f"{shape.view}, score_divisor {shape.divisor}{weighting}"
-
-
-def _who_reads(env: AgentEnv, shape: Shape) -> str:
-    if shape.view == PLAIN and not isinstance(env, TurnLevelRewardMixin):
-        return "plain scores, as there are no turn rewards"
-    return WHO_READS[shape.view]
-
-
-def _asked(run: OpenRun, calls: HookCalls) -> AskedTasks | None:
-    if not writes(run.env, "next_items"):
-        return None
-    if run.record is None:
-        run.progress.say("next_items knows nothing of earlier runs: there is no record of them (--out)")
-    past = () if run.record is None else past_groups(run.record.recorder.path)
-    return AskedTasks(run.env, calls, most=-1, past=past, say=run.progress.say)
-
-
-def _bounds(env: AgentEnv, source: GroupSource, *, send_all: bool) -> Bounds:
-    config = env.config
-    return Bounds(
-        max_in_flight=source.at_once,
-        max_waiting=config.outbox_groups,
-        group_timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
-        grace_s=_GRACE_S,
-        total_steps=config.total_steps,
-        send_all=send_all,
-    )
 
 
 def _say_what_holds(sampling: Mapping[str, float], outbox: Outbox, say: Callable[[str], None]) -> None:
@@ -196,9 +165,9 @@ def _say_what_holds(sampling: Mapping[str, float], outbox: Outbox, say: Callable
 
 
 def claim(outbox: Outbox, now: RunOrigin) -> None:
-    """Make an outbox this run's, unless it still holds what another run was to deliver.
+    """Make an outbox this run's.
 
-    Raises RecordError: it does: another experiment, credit or view.
+    Raises RecordError if it holds posts of another experiment, credit or view.
     """
     text = outbox.fact("origin")
     if len(outbox) and text is not None:

@@ -1,4 +1,4 @@
-"""The client of the Atropos trajectory API: what can be asked of it, in typed answers."""
+"""Client of the Atropos trajectory API with typed answers."""
 
 import asyncio
 import json
@@ -30,23 +30,22 @@ _CALL_TIMEOUT_S = 10.0
 _POST_TIMEOUT_S = 120.0
 """The API reads a large post inside its event loop."""
 _ABOUT_THE_POST = frozenset({400, 411, 413, 414, 415, 422, 431})
-"""Statuses that the same post would get again; any other 4xx speaks of the way there, such as a proxy."""
+"""Statuses that the same post would get again; any other 4xx comes from the path, such as a proxy."""
 _NOT_TAKEN = frozenset({404, 408, 425, 429, 503})
-"""Statuses of a proxy or server that did not pass the request on, or not yet."""
+"""Statuses of a proxy or server that did not pass the request on."""
 Model = TypeVar("Model")
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Size = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 
 class ApiAnswer(BaseModel):
-    """One answer, a model per path: anything else did not come from the API. Unknown fields are not read."""
+    """One answer, a model per path: other content is not the API's. Unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
 class Info(ApiAnswer):
     batch_size: Size
-    """Rows of a batch; -1: no trainer has registered."""
     max_token_len: Size
 
 
@@ -63,18 +62,14 @@ class EnvStatus(ApiAnswer):
 
 
 class Registered(ApiAnswer):
-    """`POST /register-env` of an environment that was taken in."""
-
     status: Literal["success"]
     env_id: Annotated[int, Field(ge=0, lt=2**31)]
     wandb_name: Annotated[str, Field(pattern=r"_[0-9]{1,9}$")]
-    """The name, and how many of it were there before."""
+    """The name with the number of earlier registrations of it."""
     num_steps: Size
 
 
 class NotYet(ApiAnswer):
-    """`POST /register-env` before a trainer has started."""
-
     status: Literal["wait for trainer to start"]
 
 
@@ -83,8 +78,6 @@ class Taken(ApiAnswer):
 
 
 class Done(ApiAnswer):
-    """`POST /disconnect-env`; an unknown number needs no disconnecting."""
-
     status: Literal["success", "failure"]
 
 
@@ -92,7 +85,6 @@ class ApiUnavailableError(Exception):
     """No answer of the API itself, or a 5xx: the same request may succeed later."""
 
     def __init__(self, text: str, *, not_taken: bool = False, retry_after_s: float = 0.0) -> None:
-        """Say what came instead of an answer."""
         super().__init__(text)
         self.not_taken = not_taken
         self.retry_after_s = retry_after_s
@@ -102,11 +94,8 @@ class ApiUnavailableError(Exception):
 class RawAnswer:
     status: int
     body: bytes
-    """Of an error only the beginning."""
     shown: str
-    """The beginning, for people."""
     problem: str | None
-    """Why the body cannot be read."""
     retry_after_s: float
 
 
@@ -120,81 +109,64 @@ async def _content(response: aiohttp.ClientResponse) -> tuple[bytes, str | None]
     return content, None
 
 
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    path = ".".join(str(step) for step in first["loc"])
-    return f"{path}: {first['msg']}" if path else first["msg"]
-
-
 _INFO, _STATUS, _ENV_STATUS = TypeAdapter(Info), TypeAdapter(Status), TypeAdapter(EnvStatus)
 _REGISTERED = TypeAdapter[Registered | NotYet](Registered | NotYet)
 _TAKEN, _DONE = TypeAdapter(Taken), TypeAdapter(Done)
 
 
 class PostRefusedError(Exception):
-    """The API will never take this post."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiState:
     step: int
     queued: int
-    """Groups in its queue, of all environments."""
     batch_size: int
     """Rows of a batch; -1: no trainer has registered."""
     max_row_tokens: int
-    """The trainer's limit; 0 or less: none."""
+    """The trainer's limit; 0 or less: no limit."""
     knows_us: bool
-    """Whether the number that was asked about is an environment's; true when none was asked about."""
     own_groups: int | None
-    """Groups in its queue under that number; `None`: unknown."""
     waiting_rows: int | None
-    """Rows in its queue, of all environments, as far as they add up; `None`: unknown."""
+    """Queued rows of all environments, as far as they add up, if known."""
     shares: bool
-    """Whether an environment may have a share of every batch: then batches are not made oldest first."""
+    """Whether environments may have a share of every batch: then batches are not formed oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationAnswer:
     env_id: int
     earlier: int
-    """Environments of this name that the API's memory already held."""
     num_steps: int
 
 
 class TrajectoryApi:
-    """Calls the API, always over one connection."""
-
     def __init__(self, url: str, token: str = "") -> None:
-        """Prepare calls to a URL; a token goes with each of them, unless the URL has a user.
-
-        Raises ConfigError: it is not a URL, or no header can carry the token.
-        """
         name, example = "rollout_server_url", "http://localhost:8000"
         self._endpoint = endpoint(url, name=name, example=example, api_key=token)
         self.url = self._endpoint.url
-        """As it can be shown."""
         self.connections = 0
-        """How many were opened; more than before after a restart."""
         self._may_open = True
         self._session: aiohttp.ClientSession | None = None
         self._recognised = False
 
     async def state(self, env_id: int | None = None, *, group_size: int = 1) -> ApiState:
-        """The API's step, queue and trainer.
+        """Return the API's step, queue and trainer.
 
-        Raises ApiUnavailableError: no usable answer, also after some more tries where something answered.
-        ConfigError: something else answers there, and always did.
+        Raises ApiUnavailableError without a usable answer after some retries; ConfigError if no API is there.
         """
         info = await self._get("/info", _INFO)
-        # The API looks a number up without a check: one that it does not know is its error 500.
+        # The API answers 500 for an unknown number.
         ours = None if env_id is None else await self._get("/status-env", _ENV_STATUS, {"env_id": env_id})
-        # Last: a batch that is handed out between the two makes the queue look longer than it is, never
-        # shorter than its step.
+        # Last: a batch fetched in between then makes the queue look longer than it is, never shorter.
         status = await self._get("/status", _STATUS)
         assert info is not None
         assert status is not None
         self._recognised = True
+        waiting_rows = None if ours is None else ours.queue_size * group_size
+        if ours is not None and ours.max_group_size == 1:  # then the API counts only our own groups
+            waiting_rows = status.queue_size
         return ApiState(
             step=status.current_step,
             queued=status.queue_size,
@@ -202,12 +174,11 @@ class TrajectoryApi:
             max_row_tokens=info.max_token_len,
             knows_us=env_id is None or ours is not None,
             own_groups=ours and ours.self_queue_size,
-            waiting_rows=ours and _waiting_rows(ours, status.queue_size, group_size),
+            waiting_rows=waiting_rows,
             shares=ours is None or ours.unallocated_fraction < 1,
         )
 
     async def register(self, environment: Mapping[str, Any]) -> RegistrationAnswer | None:
-        """Register an environment; `None` while no trainer has started."""
         answer = self._read("/register-env", await self._post("/register-env", environment), _REGISTERED)
         if isinstance(answer, NotYet):
             return None
@@ -218,7 +189,7 @@ class TrajectoryApi:
     async def post_rows(self, body: bytes) -> Literal["received", "buffered"]:
         """Post one group.
 
-        Raises ApiUnavailableError: it may or may not have arrived. PostRefusedError: it never will.
+        Raises ApiUnavailableError if it may or may not have arrived; PostRefusedError if it never will.
         """
         answer = await self._call("POST", "/scored_data", body, timeout_s=_POST_TIMEOUT_S, may_open=False)
         if answer.status in _ABOUT_THE_POST:
@@ -226,7 +197,6 @@ class TrajectoryApi:
         return self._read("/scored_data", answer, _TAKEN, known=True).status
 
     async def disconnect(self, env_id: int) -> None:
-        """Say that an environment is gone, so that its weight no longer counts."""
         self._read("/disconnect-env", await self._post("/disconnect-env", {"env_id": env_id}), _DONE)
 
     async def close(self) -> None:
@@ -236,7 +206,7 @@ class TrajectoryApi:
     async def _get(
         self, path: str, model: TypeAdapter[Model], body: Mapping[str, Any] | None = None
     ) -> Model | None:
-        """The answer to a question, asked again where it was none; `None`: it knows no such number."""
+        """Return the answer to a GET after some retries, or None if the number in `body` is unknown."""
         data = None if body is None else json.dumps(body).encode()
         for attempt, wait_s in enumerate((*GET_RETRY_WAITS_S, None)):
             answer = await self._call("GET", path, data, timeout_s=_CALL_TIMEOUT_S)
@@ -245,7 +215,7 @@ class TrajectoryApi:
             try:
                 return self._read(path, answer, model)
             except ConfigError:
-                # Something else answers: a proxy does while the API behind it starts.
+                # A proxy may answer while the API behind it starts.
                 if wait_s is None:
                     raise
                 await asyncio.sleep(wait_s)
@@ -260,10 +230,6 @@ class TrajectoryApi:
         return await self._call("POST", path, data, timeout_s=_CALL_TIMEOUT_S)
 
     def _read(self, path: str, answer: RawAnswer, model: TypeAdapter[Model], *, known: bool = False) -> Model:
-        """The value of an answer.
-
-        Raises ApiUnavailableError: it is missing. ConfigError: neither is there one in any answer before.
-        """
         problem = f"{path} answered {answer.status}: {answer.shown!r}"
         if answer.problem is not None:
             problem = f"{path}: {answer.problem}"
@@ -271,7 +237,8 @@ class TrajectoryApi:
             try:
                 return model.validate_json(answer.body)
             except ValidationError as error:
-                problem += f" ({_first_problem(error)})"
+                first = error.errors(include_url=False, include_input=False)[0]
+                problem += f" ({': '.join(filter(None, ['.'.join(map(str, first['loc'])), first['msg']]))})"
         elif answer.status >= 500 or answer.status in _NOT_TAKEN - {404}:
             known = True
         if answer.retry_after_s > LONGEST_RETRY_AFTER_S:
@@ -287,10 +254,6 @@ class TrajectoryApi:
     async def _call(
         self, method: str, path: str, body: bytes | None, *, timeout_s: float, may_open: bool = True
     ) -> RawAnswer:
-        """The answer to one request; its body is JSON, gzipped where no new connection may be opened.
-
-        Raises ApiUnavailableError: none came.
-        """
         self._may_open = may_open
         try:
             async with self._open().request(
@@ -305,7 +268,7 @@ class TrajectoryApi:
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
             raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from None
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            # Not as its cause: a library's text may quote the URL.
+            # Without the cause: a library's text may quote the URL.
             text = self._endpoint.without_secrets(reason_of_loss(error))
             raise ApiUnavailableError(f"{self.url} does not answer: {one_line(text)}") from None
         start = content[:_SHOWN_BYTES].decode("utf-8", "replace")
@@ -322,7 +285,7 @@ class TrajectoryApi:
             trace = aiohttp.TraceConfig()
             trace.on_connection_create_start.append(self._before_connecting)
             trace.on_connection_create_end.append(self._after_connecting)
-            # One connection: a state that was read and the post after it reach the same process.
+            # One connection, so that a state and the post after it reach the same process.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300),
                 headers={
@@ -336,14 +299,9 @@ class TrajectoryApi:
         return self._session
 
     async def _before_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
-        # The API may be another than the one that was looked at, and without a trainer a post blocks it.
+        # The API may have restarted since the last look, and a post without a trainer blocks it.
         if not self._may_open:
             raise ApiUnavailableError(f"{self.url} closed the connection before a post", not_taken=True)
 
     async def _after_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
         self.connections += 1
-
-
-def _waiting_rows(ours: EnvStatus, queued: int, group_size: int) -> int:
-    # While every group is a single row, the API counts only those of the environment that asks.
-    return queued if ours.max_group_size == 1 else ours.queue_size * group_size

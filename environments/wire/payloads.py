@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup, dropped
+from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup, drop_sibling
 from environments.wire.padding import fill_posts, is_longer_than, pad_untrained, remove_rows
 from environments.wire.training_rows import (
     PER_ROW,
@@ -172,7 +172,9 @@ def only_exact(
         return credited, ()
     kept = tuple(each for each in group.trajectories if _lacking(each) is None)
     failures = [
-        dropped(each, "PolicyError", f"the model server gave no {what}", stop_reason=StopReason.POLICY_ERROR)
+        drop_sibling(
+            each, "PolicyError", f"the model server gave no {what}", stop_reason=StopReason.POLICY_ERROR
+        )
         for each, what in lacking
     ]
     left = replace(group, trajectories=kept, failures=(*group.failures, *failures))

@@ -124,7 +124,7 @@ def one_run(options, begun):
     if options.workers:
         from environments.run.workers.workers import OnWorkers
 
-        source = OnWorkers(count=options.workers).opened
+        source = OnWorkers(count=options.workers).open
     else:
         source = in_this_process
     kept = []

@@ -67,7 +67,7 @@ async def run_checks(checked: CheckedEnv) -> None:
     watchdog = Watchdog(
         checked.env_cls, lambda line: report.add({"blocked": line}), ends_after_s=checked.block_s
     )
-    with watchdog.watching():
+    with watchdog.watch():
         before = await _check_open(checked, watchdog)
         if before is not None:
             backend = checked.env.lifecycle.sandboxes.kind
@@ -96,7 +96,7 @@ async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Resources | No
                     "fingerprint": ("ok", f"covers settings, tools and {files}"),
                 }
             )
-            with watchdog.armed():
+            with watchdog.arm():
                 for name, check in _OF_OPEN.items():
                     await _check(checked, name, check)
             report.add({"check": "closes", "doing": ""})

@@ -18,7 +18,7 @@ from typing import Any
 
 from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
-from environments.rollout.items.item_json import recorded_item
+from environments.rollout.items.item_json import item_for_record
 from environments.rollout.lifecycle.rollout_hooks import below_floor
 from environments.trajectory import Rewards, Trajectory
 from environments.turn_level_reward import writes_turn_rewards
@@ -45,7 +45,7 @@ _NO_SCRIPT = "no scripted agent of its own: write scripted_choices(self, item, m
 async def check_items(checked: CheckedEnv) -> Answer:
     env = checked.env
     named = zip(env.items, env.item_ids, strict=True)
-    unrecordable = [name for item, name in named if recorded_item(item) is None]
+    unrecordable = [name for item, name in named if item_for_record(item) is None]
     count = f"{len(env.items)} items, ids differ"
     if not unrecordable:
         return "ok", count

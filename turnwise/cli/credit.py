@@ -37,8 +37,8 @@ from environments.record.recorder import (
     records_at,
     with_contents,
 )
-from environments.run.console_streams import outlived_console
-from environments.run.rescore_run import recorded_seed, rescore
+from environments.run.console_streams import robust_console
+from environments.run.rescore_run import read_seed, rescore
 from environments.run.worker_pool import run_whole
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import CreditError, UsageError
@@ -160,7 +160,7 @@ def _rescore(call: EnvCall, records: Sequence[Path], credit: CreditOptions | Non
         raise UsageError("--rewards writes a new record: --write OUT")
     record = records_at(records)
     contents = read_contents(record)
-    env = call.open(flags={"seed": recorded_seed(contents)})
+    env = call.open(flags={"seed": read_seed(contents)})
     run_whole(rescore(env, record, contents, out, Console(highlight=False)))
 
 
@@ -169,7 +169,7 @@ def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) 
     writing = nullcontext() if out is None else new_record(out, doing="credit")
     with interrupt_on_sigterm(), writing as recorder:
         done = _rewrite(record, recorder, credit)
-    with outlived_console():
+    with robust_console():
         before = " and ".join(sorted(done.before))
         _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
         if done.steps:

@@ -17,7 +17,7 @@ from environments.base_env import AgentEnv
 from environments.config import BARE, AgentEnvConfig, ModelServerConfig, ServerConfig, server_configs
 from environments.policy.base import Policy
 from environments.rollout.hooks import Hooks
-from environments.run.console_streams import outlived_console
+from environments.run.console_streams import robust_console
 from environments.run.discovery import find_environment
 from environments.run.loading import run_code
 from environments.run.run_files import COMMAND_LINE, Sources
@@ -201,7 +201,7 @@ class EnvCommand(click.Command):
             flags=ctx.meta[_OVERRIDES],
         )
         assert self.callback is not None
-        with outlived_console():
+        with robust_console():
             return ctx.invoke(self.callback, call, **options)
 
     def _env_class(self, ctx: click.Context, given: str | None) -> type[AgentEnv]:

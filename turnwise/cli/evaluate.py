@@ -7,7 +7,7 @@ import orjson
 from rich.console import Console
 
 from environments.record.recorder import records_at
-from environments.run.evaluation import compared, print_comparison, read_side
+from environments.run.evaluation import compare_sides, print_comparison, read_side
 from environments.run.evaluation_run import METRICS, evaluate, evaluation_folder
 from environments.run.open_run import RunOptions
 from environments.run.worker_pool import run_whole
@@ -60,7 +60,7 @@ def compare_command(
     are paired by id and content; differences are over the pairs, with 95 % intervals.
     """
     sides = [read_side(place, records_at(place), pass_score=pass_score) for place in (a, b)]
-    numbers = compared(*sides, seed=seed, all_items=all_items)
+    numbers = compare_sides(*sides, seed=seed, all_items=all_items)
     if as_json:
         click.echo(orjson.dumps(numbers, option=orjson.OPT_INDENT_2))
     else:

@@ -11,7 +11,7 @@ from environments.record.group_line import decode_group
 from environments.record.private_file import folder_for, write_whole
 from environments.record.prompt_response import LineFile, prompt_response
 from environments.record.recorder import Record, iterate_lines, records_at
-from environments.run.console_streams import outlived_console
+from environments.run.console_streams import robust_console
 from environments.wire.training_rows import MADE_UP
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting, columns_in, list_scores
 from tools.errors import CreditError, RecordError, UsageError, WireError
@@ -77,7 +77,7 @@ def command(records: Sequence[Path], out: Path, **options: Any) -> None:
             text = f"{write_parquet(record, unfinished)} rows of a turn each"
         else:
             text = _write_lines(record, unfinished, view, given)
-    with outlived_console():
+    with robust_console():
         click.echo(text, err=True)
 
 

@@ -17,8 +17,8 @@ from environments.record.sessions.logged_session import Scale
 from environments.record.sessions.session_file import SessionFile, open_sessions, record_sessions
 from environments.record.summary import print_summary
 from environments.record.totals import Summary
-from environments.rollout.items.item_json import checked_id
-from environments.run.console_streams import outlived_console
+from environments.rollout.items.item_json import check_id
+from environments.run.console_streams import robust_console
 from environments.run.experiment import turnwise_version
 from environments.run.process_run import FAILED
 from environments.trajectory import LARGEST_REWARD
@@ -72,14 +72,14 @@ def command(
         )
         advantages = partial(credit.credit_group, min_trajectories=1)
         summary = record_sessions(logged, recorder, origin, renderer, advantages)
-    with outlived_console():
+    with robust_console():
         _report(Console(), summary, logged, out, monotonic() - started)
     return FAILED if summary.groups["failed"] == summary.done else 0
 
 
 def _check_name(given: str) -> str:
     try:
-        if checked_id(given):
+        if check_id(given):
             return given
     except DatasetError:
         pass

@@ -19,9 +19,9 @@ import click
 
 from environments.run.console_streams import (
     HUNG_THREAD,
-    lead_nowhere,
     open_closed_descriptors,
-    outlived_console,
+    redirect_to_null,
+    robust_console,
 )
 from tools.errors import TurnwiseError, UsageError
 from tools.plain_text import did_you_mean, without_credentials
@@ -229,7 +229,7 @@ def _run(
         lost = _check_output() if isinstance(error, OSError) else None
         if isinstance(lost, BrokenPipeError):
             return 128 + signal.SIGPIPE
-        with outlived_console():
+        with robust_console():
             return exit_code_of(error if lost is None else OutputError(f"cannot write the output: {lost}"))
     return code if isinstance(code, int) else 0
 
@@ -275,7 +275,7 @@ def _check_output() -> OSError | None:
     try:
         os.write(_STDOUT, b"\n")
     except OSError as error:
-        lead_nowhere(_STDOUT)
+        redirect_to_null(_STDOUT)
         return error
     return None
 

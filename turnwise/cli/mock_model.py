@@ -16,7 +16,7 @@ from environments.rollout.agent_loop import opening_messages
 from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.context import asks_for_summary
 from environments.rollout.hooks import takes_context, writes
-from environments.rollout.items.item_json import item_ids, recorded_item
+from environments.rollout.items.item_json import item_for_record, item_ids
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.rollout_hooks import open_rollout
 from environments.trajectory import Message
@@ -151,7 +151,7 @@ class MockRole:
             raise ConfigError(
                 f"environment {env.name!r} plays no {role}; write {self._name}(self, item, messages)"
             )
-        self._items = [(item, set(_find_texts(recorded_item(item)))) for item in env.items]
+        self._items = [(item, set(_find_texts(item_for_record(item)))) for item in env.items]
 
     def script(self, messages: Sequence[Message]) -> Script:
         spoken = "\n".join(message.content for message in messages)

@@ -110,7 +110,7 @@ def open_source_of(
     from environments.run.workers.workers import OnWorkers  # noqa: PLC0415  # slow
 
     split = [name for each in worker_env for name in each.split(",") if name]
-    return OnWorkers(count=workers, ray=ray, variables=split, max_memory=_parse_size(worker_memory)).opened
+    return OnWorkers(count=workers, ray=ray, variables=split, max_memory=_parse_size(worker_memory)).open
 
 
 def _parse_size(text: str | None) -> int | None:

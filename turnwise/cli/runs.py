@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.record.run_folder import RUNS
-from environments.run.console_streams import outlived_console
-from environments.run.run_list import ListedRun, listed_runs
+from environments.run.console_streams import robust_console
+from environments.run.run_list import ListedRun, list_runs
 from tools.errors import UsageError
 
 _FINGERPRINT_DIGITS = 8
@@ -34,8 +34,8 @@ def command(folder: Path | None, as_json: bool) -> None:
             raise UsageError(f"no folder {folder}")
         click.echo("[]" if as_json else f"no runs in {below}/")
         return
-    runs = listed_runs(below)
-    with outlived_console():
+    runs = list_runs(below)
+    with robust_console():
         if as_json:
             click.echo(json.dumps([run.values() for run in runs], indent=2))
         elif not runs:

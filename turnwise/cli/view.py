@@ -16,8 +16,8 @@ from rich.console import Console
 
 from environments.record.recorder import Record, Records, groups_of, paths_of, records_at
 from environments.record.run_folder import RECORD, RUNS, RunFolder
-from environments.run.console_streams import outlived_console
-from environments.run.run_list import ListedRun, listed_runs
+from environments.run.console_streams import robust_console
+from environments.run.run_list import ListedRun, list_runs
 from tools.errors import ConfigError, CreditError
 from tools.plain_text import count_noun
 from turnwise.cli.credit_options import load_code
@@ -126,7 +126,7 @@ def _check(records: Sequence[Path], options: Mapping[str, Any]) -> None:
 
 def _find_runs(folder: Path) -> list[ListedRun]:
     is_run = any(os.path.lexists(RunFolder(place / folder).record) for place in (Path(), RUNS))
-    return [] if is_run or not folder.is_dir() else listed_runs(folder)
+    return [] if is_run or not folder.is_dir() else list_runs(folder)
 
 
 def _show_runs(folder: Path, runs: Sequence[ListedRun], options: Mapping[str, Any]) -> None:
@@ -163,7 +163,7 @@ def _write(record: Record, page: Path, content: PageContent, options: Mapping[st
 
 
 def _report(page: Path, facts: str, options: Mapping[str, Any]) -> None:
-    with outlived_console():  # the page is written, even if stdout is closed
+    with robust_console():  # the page is written, even if stdout is closed
         click.echo(page)
         click.echo(facts, err=True)
         if options["opens"]:
@@ -171,7 +171,7 @@ def _report(page: Path, facts: str, options: Mapping[str, Any]) -> None:
 
 
 def _announce(url: str, options: Mapping[str, Any]) -> None:
-    with outlived_console():
+    with robust_console():
         click.echo(f"{url} shows the record as it grows; ^C ends")
         if options["opens"]:
             _open(url)

@@ -22,7 +22,7 @@ from environments.record.recorder import Recorder
 from environments.record.sessions.logged_session import Scale, Session, SessionError, read_session
 from environments.record.sessions.verifiers_trace import is_trace, read_traces
 from environments.record.totals import Summary
-from environments.rollout.items.item_json import item_hash, item_id, json_text, recorded_item
+from environments.rollout.items.item_json import item_for_record, item_hash, item_id, json_text
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import (
     Completion,
@@ -273,7 +273,7 @@ def _group(logged: LoggedGroup, origin: RunOrigin, renderer: ChatMLRenderer) -> 
         env=origin.env,
         item_id=logged.item_id,
         epoch=logged.epoch,
-        item=recorded_item(logged.item),
+        item=item_for_record(logged.item),
         item_hash=item_hash(logged.item),
         trajectories=tuple(each for each in siblings if isinstance(each, Trajectory)),
         failures=tuple(each for each in siblings if isinstance(each, Failure)),

@@ -24,7 +24,7 @@ from environments.record.sessions.logged_session import (
     metrics_in,
     number,
 )
-from environments.rollout.agents.conversation import FORK, Seen, answered, with_contexts
+from environments.rollout.agents.conversation import FORK, Seen, with_answers, with_contexts
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, Rewards, TokenRow, Turn
 from environments.turn_level_reward import aggregate
@@ -204,7 +204,7 @@ class _Graph:
         (messages, count), (_, start) = self._threads[end], self._threads[last]
         at = self._turn_of.get(last, self._turn_of.get(messages[start - 1]))
         if at is not None and len(turns[at].messages) == 1:
-            turns[at] = answered(turns[at], messages[start:count])
+            turns[at] = with_answers(turns[at], messages[start:count])
 
     def _message(self, index: int) -> Message:
         message = object_in(self.nodes[index], "message", where=f"nodes[{index}].")

@@ -1,4 +1,4 @@
-"""Agents that are programs: started for one rollout, on the host or in its sandbox, and ended with it."""
+"""Programs as agents: started for one rollout, on the host or in its sandbox, and ended with it."""
 
 import asyncio
 import json
@@ -22,23 +22,22 @@ Where = Literal["host", "sandbox"]
 PromptAs = Literal["argument", "stdin", "none"]
 TrainThreads = Literal["all", "with_tools"]
 _KEPT_BYTES = 16_384
-"""Of a program's output, from its start and from its end."""
 _MAX_REPORT_BYTES = 16 * _KEPT_BYTES
-"""Each byte of output that is not UTF-8 takes six in a report."""
+"""A byte of output that is not UTF-8 needs six in a report."""
 _START_S = 30.0
 _DRAIN_S = 1.0
-"""How long to wait for buffered output after exit; a child may keep the pipe open."""
+"""Wait for buffered output after exit; a child may keep the pipe open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """A program that is the agent: `agent = Command(["python", "agent.py"])`.
 
-    It gets `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `TURNWISE_MODEL`,
-    `PATH`, `LANG`, a `HOME`, what `env` names, and nothing else. On the host it has the rights of our own
+    Its environment has only `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`,
+    `TURNWISE_MODEL`, `PATH`, `LANG`, a `HOME`, and the variables of `env`. On the host it runs as our own
     user; relative paths start at the working directory, `python` is the interpreter that runs Turnwise, and
-    `HOME`, `TMPDIR` and XDG folders are of the rollout (caches of npm, pip and uv are the user's). In the
-    sandbox it starts in the workspace, where Python is `python3`, and reaches no network but the endpoint.
+    `HOME`, `TMPDIR` and XDG folders belong to the rollout (caches of npm, pip and uv to the user). In the
+    sandbox it starts in the workspace, Python is `python3`, and the endpoint is the only network.
     """
 
     argv: Sequence[str]
@@ -47,13 +46,14 @@ class Command:
     read_only: Sequence[str] = ()
     """Folders of the host that the sandbox shows at the same paths, such as a virtual environment."""
     prompt: PromptAs = "argument"
-    """How it gets what `format_prompt` gives: as its last argument, on standard input, or not at all."""
+    """How it receives the result of `format_prompt`: as its last argument, on standard input, or not at
+    all."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """More variables of its environment."""
+    """Further environment variables."""
     train_threads: TrainThreads = "all"
-    """`with_tools`: leaves threads untrained whose requests offer no tools, as an environment's does."""
+    """`with_tools`: do not train threads whose requests offer no tools, as for an environment."""
     share_home: bool = False
-    """Whether its home and XDG folders on the host are those of the user, as where it has logged in there."""
+    """Whether home and XDG folders on the host are the user's, for a program that is logged in there."""
 
     def __post_init__(self) -> None:
         argv: Any = self.argv
@@ -80,7 +80,7 @@ class Command:
 
     @property
     def lent(self) -> tuple[str, ...]:
-        """`read_only`, and what the interpreters of virtual environments among them are links to."""
+        """`read_only`, and the folders of the interpreters that virtual environments among them link to."""
         settings = [Path(folder, "pyvenv.cfg") for folder in self.read_only]
         homes = [
             Path(line.partition("=")[2].strip()).parent
@@ -93,12 +93,10 @@ class Command:
         return tuple(dict.fromkeys([*self.read_only, *bases]))
 
     def refuse_missing(self, env: str) -> None:
-        """Raise ConfigError where the host has no such program."""
         if self.where == "host" and shutil.which(self.argv[0], path=host_path()) is None:
             raise ConfigError(f"environment {env!r}: agent: there is no program {self.argv[0]!r} on the PATH")
 
     def environment(self, endpoint: AgentEndpoint) -> dict[str, str]:
-        """The variables that name the endpoint, and those of `env`."""
         return {
             "OPENAI_BASE_URL": endpoint.base_url,
             "OPENAI_API_KEY": endpoint.api_key,
@@ -112,19 +110,18 @@ class Command:
         return [*self.argv, prompt] if self.prompt == "argument" else list(self.argv)
 
     def player(self, prompt: str, sandbox: Sandbox) -> "HostPlayer | SandboxPlayer":
-        """Return the player of one rollout."""
         if self.where == "host":
             return HostPlayer(self, prompt)
         return SandboxPlayer(self, prompt, sandbox)
 
 
 def host_path() -> str:
-    """`PATH` on the host: `python` is the one that runs here, also where its environment is not activated."""
+    """Return `PATH` for the host; `python` is the current interpreter even in an inactive environment."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 class HookPlayer:
-    """The hook `play`, on the event loop or on a thread of its own."""
+    """The hook `play`, on the event loop or on its own thread."""
 
     output = b""
 
@@ -132,11 +129,9 @@ class HookPlayer:
         self._play = play
 
     async def listener(self) -> socket.socket | None:
-        """`None`: it reaches the host's loopback."""
         return None
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Run the hook; it reaches the endpoint through `ctx.endpoint`."""
         await self._play()
         return None
 
@@ -150,20 +145,18 @@ class HostPlayer:
 
     @property
     def output(self) -> bytes:
-        """The first and the last 16 KiB of its output."""
         return bytes(
             self._head + (b"\n[...]\n" if len(self._tail) > _KEPT_BYTES else b"") + self._tail[-_KEPT_BYTES:]
         )
 
     async def listener(self) -> socket.socket | None:
-        """`None`: it reaches the host's loopback."""
         return None
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Start it and wait for its end; then, or when cancelled, end all that it started.
+        """Run the command; at its end, or when cancelled, end all processes that it started.
 
         Raises:
-            ConfigError: it cannot be started.
+            ConfigError: if it cannot be started.
         """
         async with own_folder() as folder:
             command = self._command
@@ -253,26 +246,21 @@ os._exit(0)
 
 
 class SandboxPlayer:
-    """A command in the rollout's sandbox, which reaches the endpoint on a loopback of its own."""
+    """A command in the rollout's sandbox, which reaches the endpoint on the sandbox's loopback."""
 
     def __init__(self, command: Command, prompt: str, sandbox: Sandbox) -> None:
         self._command, self._prompt, self._sandbox = command, prompt, sandbox
         self.output = b""
 
     async def listener(self) -> socket.socket | None:
-        """A socket that listens in the sandbox.
-
-        Raises:
-            IsolationError: its network is not its own.
-        """
         return await listener_of(self._sandbox)
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Start it and wait for its end; cancelled, end its process group.
+        """Run the command; when cancelled, end its process group.
 
         Raises:
-            RolloutError: it does not start.
-            SandboxError: the sandbox is broken.
+            RolloutError: if it does not start.
+            SandboxError: if the sandbox is broken.
         """
         command = self._command
         with await listener_of(self._sandbox) as listening:
@@ -302,9 +290,9 @@ class SandboxPlayer:
                 group = started.text().strip()
                 await self._sandbox.exec(["kill", "-KILL", f"-{group}"], timeout_s=_START_S)
                 raise
-        return self._reported(report)
+        return self._parse_report(report)
 
-    def _reported(self, report: bytes) -> int:
+    def _parse_report(self, report: bytes) -> int:
         try:
             code, output = read_json(report)
             self.output = str(output).encode()[: 2 * _KEPT_BYTES]
@@ -315,10 +303,10 @@ class SandboxPlayer:
 
 
 async def listener_of(sandbox: Sandbox) -> socket.socket:
-    """A socket that listens on the loopback of a sandbox, and is accepted here.
+    """Return a socket that listens on the loopback of a sandbox and is accepted here.
 
     Raises:
-        IsolationError: the sandbox does not keep an agent off the network, or nothing can listen there.
+        IsolationError: if the sandbox has another network, or nothing can listen there.
     """
     if isinstance(sandbox, NoSandbox):
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""The conversations of one recorded agent, as its requests show them: threads that go on, fork or begin.
+"""The conversations of one recorded agent: its requests continue, fork or begin threads.
 
-Two messages are equal, whatever client wrote them, when role, text and calls are: arguments as JSON, no
-content as an empty one, reasoning left out, ids of calls renamed one to one.
+Two messages are equal, whatever client wrote them, if role, text and calls are: arguments as JSON, missing
+content as empty, without reasoning, and with call ids renamed one to one.
 """
 
 import hashlib
@@ -20,69 +20,58 @@ from environments.trajectory import Kept, Message, Turn
 from tools.calls import ToolResult, ToolSpec
 
 FORK = "agent"
-"""The cause of a fork: the agent rewrote what its model had seen."""
 _SEED_BITS = 31
 _LONG_CHARS = 1_000_000
-"""Of a text whose JSON would take ten times its memory."""
+"""Longer texts are hashed, since their JSON would take ten times the memory."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Thread:
-    """One conversation of an agent; it has one request in flight at most."""
+    """One conversation of an agent, with at most one request in flight."""
 
     number: int
     rows: RowBuilder
     seed: int
     key: str
-    """Of its opening."""
     seen: list[Message] = field(default_factory=list[Message])
-    """What the policy sees: what it sampled, as it sampled it."""
+    """The policy's prompt: its completions as they were sampled."""
     written: list[Message] = field(default_factory=list[Message])
-    """The same messages as the agent has them."""
+    """The same messages in the agent's form."""
     entries: list[Any] = field(default_factory=list[Any])
-    """The JSON of its last request's messages."""
     parsed: list[tuple[Message, ...]] = field(default_factory=list[tuple[Message, ...]])
-    """What each of them holds."""
     tools: tuple[ToolSpec, ...] = ()
     position: int = -1
-    """Of its last request, see `CompletionRequest`."""
     has_tools: bool = False
-    """Whether one of its requests has offered tools."""
     is_busy: bool = False
     is_rewritten: bool = False
-    """Whether its open row does not begin like what the policy sees."""
+    """Whether the prompt no longer begins with the open row."""
     open_turn: Turn | None = None
-    """Handed out, and not answered yet."""
+    """The returned completion that no request has with_answers yet."""
 
     @property
     def opening(self) -> int:
-        """How many messages there are up to the first user message."""
         return opening_length(self.written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Where a request belongs."""
-
     thread: Thread
     messages: list[Message]
-    """Of the request; calls have the ids that they were handed out with."""
+    """The request's messages, with our ids of calls."""
     parsed: list[tuple[Message, ...]]
     common: int
-    """How many of them the thread has."""
+    """Number of messages that the thread has already."""
     goes_on: bool
-    """Whether that is all of the thread."""
+    """Whether the request continues the whole thread."""
     is_reserialised: bool
-    """Whether the agent has written the last completion in other bytes than it was handed out in."""
+    """Whether the agent returned the last completion in other bytes than it received."""
 
 
 def opening_length(messages: Sequence[Message]) -> int:
-    """How many messages there are up to the first user message, or all."""
     return next((at + 1 for at, each in enumerate(messages) if each.role == "user"), len(messages))
 
 
 def opening_key(messages: Sequence[Message]) -> str:
-    """A hash of the messages up to the first user message."""
     begin = messages[: opening_length(messages)]
     texts = [each.content if len(each.content) < _LONG_CHARS else _hash(each.content) for each in begin]
     return _hash(json.dumps([[each.role, text] for each, text in zip(begin, texts, strict=True)]))
@@ -93,9 +82,10 @@ def _hash(text: str) -> str:
 
 
 def thread_seed(seed: int, key: str, ordinal: int, *, prompt_key: str | None) -> int:
-    """The seed of a thread, from its opening and its ordinal among equal openings, never from arrival order.
+    """Return a thread's seed, from its opening and its ordinal among equal openings.
 
-    The thread that begins with the environment's own prompt has the rollout's seed.
+    It never depends on the order of arrival. The thread of the environment's own prompt has the rollout's
+    seed.
     """
     if key == prompt_key and ordinal == 0:
         return seed
@@ -104,16 +94,16 @@ def thread_seed(seed: int, key: str, ordinal: int, *, prompt_key: str | None) ->
 
 
 def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
-    """The thread that a request goes on with, or forks; `None`: it begins another.
+    """Return the thread that a request continues or forks, or None if it begins another.
 
     Raises:
-        Refused: a message cannot be taken.
+        Refused: if a message is invalid.
     """
-    parsed = _parsed(threads, request.entries)
+    parsed = _parse(threads, request.entries)
     messages = [message for entry in parsed for message in entry]
     if messages[-1].role == "assistant":
         raise Refused("the last message has role assistant; add a user or tool message", param="messages")
-    found = [_compared(thread, messages, parsed) for thread in threads]
+    found = [_compare(thread, messages, parsed) for thread in threads]
     # Of equal conversations side by side one may be ahead: the one that is continued exactly is meant.
     exact = [each for each in found if each.goes_on and not each.thread.is_busy]
     best = max(exact or found, key=lambda each: (each.common, each.goes_on), default=None)
@@ -122,8 +112,7 @@ def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
     return best
 
 
-def _parsed(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Message, ...]]:
-    """What each entry holds; what a thread has read before is the same object."""
+def _parse(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Message, ...]]:
     equal = [_equal_entries(each.entries, entries) for each in threads]
     shared = max(equal, default=0)
     parsed = threads[equal.index(shared)].parsed[:shared] if threads else []
@@ -137,7 +126,7 @@ def _parsed(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Mes
 
 
 def _with_content(entry: Any) -> Any:
-    """An assistant message that says and calls nothing, as a client may write it, with an empty text."""
+    """Give an assistant message without text and calls, as some clients write it, an empty text."""
     if not isinstance(entry, dict):
         return entry
     fields = cast("dict[str, Any]", entry)
@@ -152,7 +141,7 @@ def _equal_entries(left: Sequence[Any], right: Sequence[Any]) -> int:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
-def _compared(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Message, ...]]) -> Match:
+def _compare(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Message, ...]]) -> Match:
     ids = _Renamed()
     common, differs = 0, False
     for ours, theirs in zip(thread.written, messages, strict=False):
@@ -182,7 +171,6 @@ class _Renamed:
         self.has_renamed = False
 
     def are_equal(self, theirs: Message, ours: Message) -> bool:
-        """Whether two messages say the same; notes the names of their calls."""
         if theirs.role != ours.role or theirs.content != ours.content:
             return False
         if theirs.role == "tool":
@@ -200,7 +188,6 @@ class _Renamed:
         return True
 
     def as_handed_out(self, message: Message) -> Message:
-        """A message with the ids that its calls were handed out with."""
         named = self._ours.get(message.tool_call_id or "")
         return message if named in (None, message.tool_call_id) else replace(message, tool_call_id=named)
 
@@ -209,8 +196,8 @@ def _equal_arguments(left: str, right: str) -> bool:
     return left == right or arguments_object(left) == arguments_object(right)
 
 
-def answered(turn: Turn, after: Sequence[Message]) -> Turn:
-    """A turn with its results and replies: the messages that follow it, up to another of an assistant."""
+def with_answers(turn: Turn, after: Sequence[Message]) -> Turn:
+    """Return a turn with its results and replies: the messages after it, up to the next assistant message."""
     end = next((at for at, each in enumerate(after) if each.role == "assistant"), len(after))
     names = {call.id: call.name for call in turn.message.tool_calls}
     results: list[ToolResult] = []
@@ -223,7 +210,7 @@ def answered(turn: Turn, after: Sequence[Message]) -> Turn:
 
 
 def after_turn(thread: Thread, found: Match) -> Sequence[Message]:
-    """What of a request answers the open turn of its thread; nothing where the agent forgot the turn."""
+    """Return the messages of a request that answer the open turn; empty if the agent dropped the turn."""
     if found.goes_on:
         return found.messages[found.common :]
     ids, last = _Renamed(), thread.written[-1]
@@ -235,7 +222,6 @@ def after_turn(thread: Thread, found: Match) -> Sequence[Message]:
 
 
 def advance(thread: Thread, found: Match, request: AgentRequest) -> None:
-    """Take the messages of a request as those of its thread, which the completion follows."""
     if not found.goes_on:  # turns before keep the list that they were taken in
         thread.seen = thread.seen[: found.common]
     thread.seen.extend(found.messages[found.common :])
@@ -247,8 +233,7 @@ def advance(thread: Thread, found: Match, request: AgentRequest) -> None:
 def new_thread(
     threads: Sequence[Thread], request: AgentRequest, calls: ModelCalls, prompt_key: str | None
 ) -> Match:
-    """A new thread for a request."""
-    parsed = _parsed(threads, request.entries)
+    parsed = _parse(threads, request.entries)
     messages = [message for entry in parsed for message in entry]
     key = opening_key(messages)
     ordinal = sum(each.key == key for each in threads)
@@ -260,11 +245,10 @@ def new_thread(
 
 
 Seen = tuple[list[Message], int]
-"""What a policy saw before a turn: so many of these messages."""
 
 
 def with_contexts(turns: Sequence[Turn], seen: Sequence[Seen], prompt: Sequence[Message]) -> list[Turn]:
-    """Return the turns with what the policy saw, where that is not all that the trajectory has before."""
+    """Return the turns with their prompts, unless that is the whole trajectory so far."""
     indices: defaultdict[Message, list[int]] = defaultdict(list)
     views: dict[int, _View] = {}
     found: list[Turn] = []
@@ -282,18 +266,17 @@ def with_contexts(turns: Sequence[Turn], seen: Sequence[Seen], prompt: Sequence[
 class _View:
     """The messages of one thread, as parts of the conversation.
 
-    Turns of one thread share their list of messages, which only grows, so each message is looked for once.
+    Turns of a thread share their list of messages, which only grows, so each message is located once.
     """
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
         self._parts: list[Kept | Message] = []
-        """Stretches of the conversation, and messages that it lacks as they are."""
+        """Slices of the conversation, and messages that differ from it."""
         self._ends = [(0, 0)]
-        """Of the first 0, 1, 2, … messages: the number of parts, and where in the conversation they end."""
+        """For the first 0, 1, 2, … messages: the number of parts, and where they end in the conversation."""
 
     def first(self, count: int, indices: Mapping[Message, Sequence[int]]) -> tuple[Kept | Message, ...]:
-        """Return the first messages, of which the conversation has those in `indices`."""
         for message in self._messages[len(self._ends) - 1 : count]:
             end = self._ends[-1][1]
             equal = indices.get(message, ())

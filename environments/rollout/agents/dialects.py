@@ -1,4 +1,4 @@
-"""The APIs that agents speak, OpenAI's chat completions and Anthropic's Messages: requests in, replies out.
+"""The APIs of agents, OpenAI's chat completions and Anthropic's Messages: requests in, replies out.
 
 References: `POST /v1/chat/completions` and `POST /v1/messages`, as the two Python clients use them.
 """
@@ -17,16 +17,16 @@ from tools.calls import ToolCall, ToolSpec
 from tools.json_input import JsonError, read_json
 
 _MAX_WEIGHT = 250_000
-"""Of the values of a body: 3,000 messages that call tools, their results, and some 100 tools."""
+"""Limit of the values in a body: 3,000 messages with calls, their results, and some 100 tools."""
 _MAX_TOOLS = 1000
 MAX_IGNORED, _MAX_NAME_CHARS = 20, 100
 _MAX_MODEL_CHARS, _MAX_REASON_CHARS = 1000, 1000
 NOT_RETRIED = {"x-should-retry": "false"}
-"""The header by which both clients give up at once."""
+"""Header that stops retries of both clients."""
 
 
 class Refused(Exception):
-    """A request that is answered with an error; the text is for whoever wrote the agent."""
+    """A request that is answered with an error; the text is for the agent's developer."""
 
     def __init__(
         self, message: str, *, status: int = 400, kind: str = "invalid_request_error",
@@ -39,29 +39,23 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
-    """One model call of an agent, before its messages are read."""
-
     body: bytes
     model: str
     entries: list[Any]
-    """The messages as written; a system prompt that stands beside them comes first."""
+    """The messages as JSON; a separate system prompt comes first."""
     tools: Sequence[Any]
     max_tokens: int | None
     stream: bool
     with_usage: bool
-    """Whether the last part of a stream has the usage."""
     ignored: tuple[str, ...]
-    """The first fields that change nothing here, their names cut."""
+    """The first fields without effect, their names cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A completion as an agent receives it."""
-
     id: str
     model: str
     message: Message
-    """As `shown` gives it."""
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
@@ -72,31 +66,35 @@ class Dialect(Protocol):
     """One of the APIs."""
 
     def read(self, body: bytes) -> AgentRequest:
-        """The request. Raises Refused where it cannot be honoured."""
+        """Parse a request.
+
+        Raises:
+            Refused: if it cannot be honoured.
+        """
         ...
 
     def reply(self, reply: Reply) -> dict[str, Any]:
-        """The JSON object of a reply."""
+        """Return a reply as JSON object."""
         ...
 
     def events(self, reply: Reply, *, with_usage: bool) -> bytes:
-        """The same as the events of a whole stream."""
+        """Return a reply as the events of a whole stream."""
         ...
 
     def error(self, refused: Refused) -> dict[str, Any]:
-        """The JSON object of an error."""
+        """Return an error as JSON object."""
         ...
 
     def error_event(self, refused: Refused) -> bytes:
-        """An error in a stream that has begun."""
+        """Return an error in a stream that has begun."""
         ...
 
     ping: bytes
-    """What keeps a stream open while the model samples."""
+    """Keeps a stream open while the model samples."""
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as an object; text that is no JSON object is wrapped in one."""
+    """Return a call's arguments as object; text that is not a JSON object is wrapped in one."""
     try:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
@@ -104,8 +102,8 @@ def arguments_object(arguments: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {"arguments": arguments}
 
 
-def shown(message: Message) -> Message:
-    """A sampled message as an agent receives it: a call that names no tool stays text."""
+def to_agent_message(message: Message) -> Message:
+    """Return a sampled message as an agent receives it: a call without a valid tool name stays text."""
     calls = tuple(call for call in message.tool_calls if call.status in ("ok", "invalid_json"))
     if len(calls) == len(message.tool_calls):
         return message
@@ -114,7 +112,6 @@ def shown(message: Message) -> Message:
 
 
 def tools_of(request: AgentRequest) -> tuple[ToolSpec, ...]:
-    """The tools that a request offers. Raises Refused where one is no function."""
     try:
         return parse_tools(list(request.tools))
     except MessageError as error:
@@ -122,17 +119,11 @@ def tools_of(request: AgentRequest) -> tuple[ToolSpec, ...]:
 
 
 Check = Callable[[Any], bool]
-"""Whether the value of a field can be honoured."""
 
 
 def _read(
     body: bytes, *, refused: Mapping[str, Check], known: Sequence[str], max_tokens: Sequence[str]
 ) -> tuple[dict[str, Any], AgentRequest]:
-    """The fields of a request, and the request without a system prompt.
-
-    Raises:
-        Refused: it is no request, or asks for something that cannot be honoured.
-    """
     try:
         fields: Any = read_json(body, most=_MAX_WEIGHT)
     except JsonError as error:
@@ -186,8 +177,6 @@ def _is_empty(value: Any) -> bool:
 
 
 class ChatCompletions:
-    """OpenAI's chat completions, as vLLM and others serve them too."""
-
     ping = b": waiting for the model\n\n"
     _refused: Mapping[str, Check] = {
         "n": lambda value: value == 1,
@@ -206,12 +195,10 @@ class ChatCompletions:
     }
 
     def read(self, body: bytes) -> AgentRequest:
-        """The request. Raises Refused where it cannot be honoured."""
         limits = ("max_completion_tokens", "max_tokens")
         return _read(body, refused=self._refused, known=_COMMON, max_tokens=limits)[1]
 
     def reply(self, reply: Reply) -> dict[str, Any]:
-        """A `chat.completion`."""
         message = reply.message.to_openai() | {"refusal": None}
         if reply.message.tool_calls and not reply.message.content:
             message["content"] = None
@@ -219,7 +206,6 @@ class ChatCompletions:
         return self._head(reply, "chat.completion") | {"choices": [choice], "usage": self._usage(reply)}
 
     def events(self, reply: Reply, *, with_usage: bool) -> bytes:
-        """Chunks: the message, its end, the usage where it is asked for."""
         head = self._head(reply, "chat.completion.chunk")
         message = reply.message.to_openai()
         calls = message.pop("tool_calls", ())
@@ -234,12 +220,10 @@ class ChatCompletions:
         return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
 
     def error(self, refused: Refused) -> dict[str, Any]:
-        """OpenAI's `error` object."""
         about = {"message": str(refused), "type": refused.kind, "param": refused.param, "code": refused.code}
         return {"error": about}
 
     def error_event(self, refused: Refused) -> bytes:
-        """Which clients raise as an `APIError`."""
         return b"data: " + orjson.dumps(self.error(refused)) + b"\n\n"
 
     def _head(self, reply: Reply, kind: str) -> dict[str, Any]:
@@ -254,8 +238,6 @@ class ChatCompletions:
 
 
 class AnthropicMessages:
-    """Anthropic's Messages."""
-
     ping = b'event: ping\ndata: {"type": "ping"}\n\n'
     _refused: Mapping[str, Check] = {
         "stop_sequences": _is_empty,
@@ -267,7 +249,6 @@ class AnthropicMessages:
     }
 
     def read(self, body: bytes) -> AgentRequest:
-        """The request. Raises Refused where it cannot be honoured."""
         known = (*_COMMON, "system")
         fields, request = _read(body, refused=self._refused, known=known, max_tokens=("max_tokens",))
         for index, tool in enumerate(request.tools):
@@ -287,7 +268,6 @@ class AnthropicMessages:
         return replace(request, entries=[*([system] if fields.get("system") else []), *request.entries])
 
     def reply(self, reply: Reply) -> dict[str, Any]:
-        """A `message`."""
         message = self._start(reply) | {
             "content": self._blocks(reply.message),
             "stop_reason": self._end(reply),
@@ -296,7 +276,6 @@ class AnthropicMessages:
         return message
 
     def events(self, reply: Reply, *, with_usage: bool) -> bytes:
-        """`message_start`, each block, `message_delta` with the usage, `message_stop`."""
         events: list[dict[str, Any]] = [{"type": "message_start", "message": self._start(reply)}]
         for index, block in enumerate(self._blocks(reply.message)):
             if block["type"] == "text":
@@ -316,12 +295,10 @@ class AnthropicMessages:
         return b"".join(map(_event, events))
 
     def error(self, refused: Refused) -> dict[str, Any]:
-        """Anthropic's `error` object."""
         about = {"type": refused.kind, "message": str(refused)}
         return {"type": "error", "error": about | ({"details": refused.details} if refused.details else {})}
 
     def error_event(self, refused: Refused) -> bytes:
-        """Which clients raise as an `APIStatusError`."""
         return _event(self.error(refused))
 
     def _start(self, reply: Reply) -> dict[str, Any]:

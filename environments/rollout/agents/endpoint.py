@@ -29,70 +29,62 @@ from environments.rollout.agents.dialects import (
 
 _MAX_CONNECTIONS = 16
 _BACKLOG = 1024
-"""Connections that wait in the kernel until they are accepted."""
+"""Connections that wait in the kernel."""
 _WAIT_S = 0.2
-"""Seconds between two checks whether a connection has closed."""
 _IDLE_S = 1.0
-"""After which a connection may be closed for another: its client may be about to send a request."""
+"""Idle time before a connection may be closed for another: its client may be about to send."""
 _MAX_BODY_BYTES = 32 << 20
 _BODY_S = 30.0
-"""For a body to arrive, which keeps the other requests of its rollout waiting."""
 _LARGE_BYTES = 1 << 20
-"""Bytes of a body from which parsing it takes some 10 ms."""
+"""Parsing a larger body takes over 10 ms."""
 _BUFFERED_BYTES = 64 << 10
 _READ_BYTES = 16 << 10
-"""Read at once: parsing them takes 5 ms where each byte is a chunk of its own."""
+"""Bytes per read: parsing them takes 5 ms if each byte is its own chunk."""
 _LINGER_S = 5.0
-"""For a client that is still sending to see why it was refused."""
+"""Time for a client that is still sending to read why it was refused."""
 _PING_S = 5.0
-"""Before a stream begins without its completion: until then an error has a status of its own."""
+"""Wait before a stream begins without its completion: until then an error has its own status."""
 REDACTED = "[secret]"
 
 
 class Connection:
-    """The way back to an agent."""
-
     def __init__(self, request: BaseRequest) -> None:
         self._request = request
         self.is_delivered = False
-        """Whether the last byte of a completion was written to it."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the agent still waits at the other end."""
         transport = self._request.transport
         return transport is not None and not transport.is_closing()
 
     @property
     def is_retry(self) -> bool:
-        """Whether the client calls its request one."""
         return self._request.headers.get("x-stainless-retry-count", "0") != "0"
 
 
 class Recorded(Protocol):
-    """One rollout, as the endpoint asks it."""
+    """One rollout, as the endpoint sees it."""
 
     models: Sequence[str]
-    """The names that its agent may ask for."""
+    """Model names that its agent may use."""
     secrets: Sequence[bytes]
-    """What its agent must not hand to the model, or to the record."""
+    """Texts that must reach neither the model nor the record."""
 
     def note_refusal(self, problem: str) -> None:
-        """Take into account that a request was refused."""
+        """Count a refused request."""
         ...
 
     async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
-        """The completion of a request.
+        """Return the completion of a request.
 
         Raises:
-            Refused: there is none.
-            ConnectionResetError: the agent does not wait for it any more.
+            Refused: if there is none.
+            ConnectionResetError: if the agent no longer waits for it.
         """
         ...
 
 
 def redact(text: bytes, hidden: Sequence[bytes]) -> bytes:
-    """Replace the secrets in a text."""
     for secret in hidden:
         if secret in text:
             text = text.replace(secret, REDACTED.encode())
@@ -100,22 +92,21 @@ def redact(text: bytes, hidden: Sequence[bytes]) -> bytes:
 
 
 class EndpointServer:
-    """Opens a port on loopback for each rollout, so that none can take the connections of another."""
+    """Opens a port on loopback for each rollout, so that connections cannot be confused."""
 
     def __init__(self) -> None:
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="endpoint")
-        """Reads large bodies, one at a time."""
 
     @asynccontextmanager
     async def rollout(
         self, recorded: Callable[[str], Recorded], model: str, sock: socket.socket | None = None
     ) -> AsyncGenerator[tuple[Recorded, AgentEndpoint]]:
-        """The endpoint of one rollout.
+        """Serve one rollout.
 
         Args:
-            recorded: makes what answers, with the rollout's secret.
-            model: the name of the policy.
-            sock: listens already, where the agent reaches no other address; it is closed afterwards.
+            recorded: creates the rollout's side, given its secret.
+            model: the policy's name.
+            sock: a listening socket, if the agent reaches no other address; it is closed afterwards.
         """
         key = f"sk-{secrets.token_hex(20)}"
         answers = recorded(key)
@@ -148,11 +139,10 @@ class _Connection(web.RequestHandler):
         )  # fmt: skip
         self._port = port
         self.idle_since = monotonic()
-        """When it was opened or its last request was answered; infinite while one is being answered."""
+        """When it was opened or its last request was answered; infinite during a request."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be closed: nothing was asked for a while, and every answer was sent."""
         is_old = monotonic() - self.idle_since > _IDLE_S
         return is_old and self.transport is not None and self.transport.get_write_buffer_size() == 0
 
@@ -168,7 +158,6 @@ class _Connection(web.RequestHandler):
         self._port.has_changed.set()
 
     def close_now(self) -> None:
-        """Close it, whatever was not received yet."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -176,7 +165,7 @@ class _Connection(web.RequestHandler):
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:  # fmt: skip
-        """Count bytes that are not HTTP as a refused request; `aiohttp` logs a traceback for each."""
+        """Count invalid HTTP as a refused request; `aiohttp` would log a traceback for each."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         self._port.rollout.note_refusal(f"{status}: no HTTP")
@@ -186,24 +175,18 @@ class _Connection(web.RequestHandler):
 
 
 class _Port:
-    """Accepts the connections of one rollout and answers their requests."""
-
     def __init__(self, rollout: Recorded, key: str, parser: ThreadPoolExecutor) -> None:
         self.rollout = rollout
         self.connections: set[_Connection] = set()
         self.has_changed = asyncio.Event()
-        """Set when a connection was closed."""
         self.is_open = True
-        """Whether connections are accepted."""
         self._is_full = False
-        """Whether a connection waits for another to be closed."""
         self._key, self._parser = key.encode(), parser
         self._server = web.Server(self._handle)
         self._reading = asyncio.Lock()
-        """Held while a body is read and parsed."""
 
     async def accept(self, listening: socket.socket) -> None:
-        """Accept connections up to a limit; more of them wait in the kernel."""
+        """Accept connections up to a limit; the rest waits in the kernel."""
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
         while self.is_open:
@@ -222,7 +205,7 @@ class _Port:
                     raise
 
     async def _make_room(self) -> None:
-        """Wait until one more connection may be open, and close the one that has been idle longest."""
+        """Close the longest idle connection, if necessary, and wait for room for one more."""
         while len(self.connections) >= _MAX_CONNECTIONS:
             self._is_full = True
             self.has_changed.clear()
@@ -235,7 +218,6 @@ class _Port:
         self._is_full = False
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in list(self.connections):
             connection.close_now()
 
@@ -252,7 +234,6 @@ class _Port:
         return response
 
     async def _begin(self, response: web.StreamResponse, request: BaseRequest) -> None:
-        """Send the head of a response, unless it was sent."""
         if self._is_full and not response.prepared:
             response.force_close()
         await response.prepare(request)
@@ -281,7 +262,6 @@ class _Port:
         return response
 
     def _refuse_others(self, request: BaseRequest) -> None:
-        """Raise Refused where a request does not have the secret of the rollout."""
         given = (
             request.headers.get("authorization", "").partition(" ")[2],
             request.headers.get("x-api-key", ""),

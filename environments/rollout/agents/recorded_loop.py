@@ -24,13 +24,20 @@ from environments.rollout.agents.conversation import (
     Thread,
     advance,
     after_turn,
-    answered,
     match,
     new_thread,
     opening_key,
+    with_answers,
     with_contexts,
 )
-from environments.rollout.agents.dialects import MAX_IGNORED, AgentRequest, Refused, Reply, shown, tools_of
+from environments.rollout.agents.dialects import (
+    MAX_IGNORED,
+    AgentRequest,
+    Refused,
+    Reply,
+    to_agent_message,
+    tools_of,
+)
 from environments.rollout.agents.endpoint import REDACTED, Connection, EndpointServer, redact
 from environments.rollout.boundary import reason_of, traceback_of, unwrap_user_error
 from environments.rollout.model_calls import ModelCalls, Stopped
@@ -48,9 +55,8 @@ from tools.errors import AgentCausedError, PolicyError, RolloutError, SandboxErr
 _LEAVE_S = 2.0
 """Grace period between the refusal of a request and the end of the agent."""
 _MAX_KEPT_BYTES = 64 << 20
-"""Of the text of all requests of a rollout, not counting what they repeat."""
+"""Text of all requests of a rollout, without repetitions."""
 _REQUEST_BYTES = 4 << 10
-"""Memory of a request beside its text."""
 _IGNORED = "ignored "
 _REQUESTED, _HANDED_OUT, _SCORED = range(3)
 _TIMEOUT_REASON = "the agent did not exit when its time was up"
@@ -64,19 +70,19 @@ _WHY_OVER = {
 
 
 class Player(Protocol):
-    """What plays: a hook, or a command."""
+    """Runs the agent: a hook, or a command."""
 
     async def listener(self) -> socket.socket | None:
-        """Where its requests come in, if it does not reach our loopback."""
+        """Return a socket for its requests, or None if it reaches our loopback."""
         ...
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Play until the agent is done; its exit code, for a command. Cancelled, it ends the agent."""
+        """Run the agent to its end and return a command's exit code. When cancelled, end the agent."""
         ...
 
     @property
     def output(self) -> bytes:
-        """What it wrote so far."""
+        """Output so far."""
         ...
 
 
@@ -88,17 +94,12 @@ class _Asked:
     connection: Connection
     sampling: "asyncio.Task[None]" = field(init=False)
     index: int = -1
-    """Of its turn."""
     anchor: str | None = None
-    """The state at the request."""
     turn: Turn | None = None
-    """Once the completion was sampled to its end."""
     reply: Reply | None = None
-    """Once the completion was handed out."""
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether it is being sampled, whoever waits for it, or its completion is about to be handed out."""
         if not self.sampling.done():
             return True
         return self.reply is None and self.connection.is_open and not _has_failed(self.sampling)
@@ -106,35 +107,30 @@ class _Asked:
 
 @dataclass(slots=True, kw_only=True)
 class RecordedLoop:
-    """One rollout of a recorded agent. It is used as an `AgentLoop` is."""
+    """One rollout of a recorded agent, with the interface of `AgentLoop`."""
 
     player: Player
     server: EndpointServer
     calls: ModelCalls
     context: RolloutContext
     anchor: Callable[[], str | None]
-    """Returns the state that the next turn is sampled in."""
     prompt: tuple[Message, ...]
-    """The environment's, where it writes one; then that of the agent's first request."""
+    """The environment's prompt, or else that of the agent's first request."""
     others: dict[str, SecondModel]
-    """By their names at the endpoint, the models beside the policy."""
     hidden: Sequence[str] = ()
-    """Keys that must not stand in the record."""
     stop_reason: StopReason | None = field(default=None, init=False)
     agent: AgentRun | None = field(default=None, init=False)
     models: Sequence[str] = field(init=False)
     secrets: Sequence[bytes] = field(default=(), init=False)
     _threads: list[Thread] = field(default_factory=list[Thread], init=False)
     _last: dict[int, _Asked] = field(default_factory=dict[int, _Asked], init=False)
-    """The last request of each thread."""
     _queue: "asyncio.Queue[tuple[Turn, asyncio.Future[None]] | None]" = field(init=False)
     _over: asyncio.Event = field(init=False)
     """Set when a request was refused because the rollout is over."""
     _sampling: "set[asyncio.Task[None]]" = field(default_factory=set["asyncio.Task[None]"], init=False)
     _lost: Exception | None = field(default=None, init=False)
-    """Why the last request had no completion, where the agent is not the cause."""
+    """Error of the last request, if the agent is not the cause."""
     _overflow: str | None = field(default=None, init=False)
-    """Why the last request had no room."""
     _context: Context = field(init=False)
     _prompt_key: str | None = field(init=False)
     _first_tools: tuple[ToolSpec, ...] = field(default=(), init=False)
@@ -145,12 +141,11 @@ class RecordedLoop:
     _handed_at: dict[int, float] = field(default_factory=dict[int, float], init=False)
     _handed_out: int = field(default=0, init=False)
     _unscored: list[Turn] = field(default_factory=list[Turn], init=False)
-    """Turns of requests that the agent gave up, and at the end those that wait to be scored."""
+    """Turns of requests that the agent abandoned, and at the end those not scored yet."""
     _admitted: int = field(default=0, init=False)
-    """Requests that have, or get, a completion."""
+    """Number of requests with a completion, or one in progress."""
     _kept_bytes: int = field(default=0, init=False)
     _refused: str = field(default="", init=False)
-    """The last refusal, for people."""
     _counts: Counter[str] = field(default_factory=Counter[str], init=False)
 
     def __post_init__(self) -> None:
@@ -169,10 +164,10 @@ class RecordedLoop:
     def result(self, turns: Sequence[Turn], scores: list[Any]) -> LoopResult:
         """Return the finished rollout, its turns in the order of their requests.
 
-        The order of their ends would depend on how long completions are. Turns that overlap have clocks.
+        The order of their ends would depend on the lengths of completions. Overlapping turns have clocks.
 
         Raises:
-            RolloutError: the agent received no completion.
+            RolloutError: if the agent received no completion.
         """
         if not self._handed_out:
             raise RolloutError("the agent's sandbox was lost before it received a completion")
@@ -208,13 +203,6 @@ class RecordedLoop:
         )
 
     async def turns(self) -> AsyncGenerator[Turn]:
-        """Yield each turn once its results are known; the last of each thread when the agent has ended.
-
-        Raises:
-            RolloutError: the agent ended before it received a completion.
-            PolicyError: the policy is down.
-            SandboxError, AgentCausedError: the agent's sandbox is.
-        """
         async with AsyncExitStack() as closing:
             sock = await self.player.listener()
             _, endpoint = await closing.enter_async_context(
@@ -243,7 +231,6 @@ class RecordedLoop:
     # The agent.
 
     async def _run(self, endpoint: AgentEndpoint) -> BaseException | None:
-        """Run the agent to its end, or end it. Return what it raised."""
         started = monotonic()
         playing = asyncio.create_task(self.player.run(endpoint))
         over = asyncio.create_task(self._over.wait())
@@ -287,7 +274,6 @@ class RecordedLoop:
         return error
 
     def _conclude(self, error: BaseException | None) -> None:
-        """Set why the rollout has ended, or raise what makes it a failure."""
         assert self.agent is not None
         if isinstance(error, AgentCausedError | SandboxError):
             raise error
@@ -319,18 +305,17 @@ class RecordedLoop:
         return self
 
     def note_refusal(self, problem: str) -> None:
-        """Count a refused request; the last one is named where nothing else explains an end."""
         if self.agent is not None:
             return  # it has ended, and reads no refusal
         self._counts["refused"] += 1
         self._refused = f"{self._counts['refused']} requests were refused, the last with {problem}"
 
     async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
-        """The completion of a request, in its thread; a retry has the one that there is.
+        """Return the completion of a request; a retry gets the existing one.
 
         Raises:
-            Refused: the rollout is over, the request cannot be honoured, or the policy has no completion.
-            ConnectionResetError: the agent does not wait for it any more.
+            Refused: if the rollout is over, the request is invalid, or the policy has no completion.
+            ConnectionResetError: if the agent no longer waits for it.
         """
         if request.model in self.others:
             return await self._other(request, self.others[request.model])
@@ -362,7 +347,6 @@ class RecordedLoop:
         return usable[0] if connection.is_retry and usable and not failed else None
 
     def _begin(self, request: AgentRequest, connection: Connection) -> _Asked:
-        """Match a request to its thread, and start to sample its completion."""
         tools, is_first = self._specs(request), not self._last
         for number, asked in self._last.items():
             self._threads[number].is_busy = asked.is_in_flight
@@ -389,7 +373,7 @@ class RecordedLoop:
         turn, thread.open_turn = thread.open_turn, None
         if turn is not None:
             waited = monotonic() - self._handed_at[turn.index]
-            turn = replace(answered(turn, after_turn(thread, found)), tools_s=waited)
+            turn = replace(with_answers(turn, after_turn(thread, found)), tools_s=waited)
         rewritten = FORK if thread.is_rewritten else None
         asked = _Asked(request=request, found=found, rewritten=rewritten, connection=connection)
         advance(thread, found, request)
@@ -401,7 +385,7 @@ class RecordedLoop:
         return asked
 
     def _give_up(self, asked: _Asked | None) -> None:
-        """Keep the completion of a request as an undelivered turn, unless it was handed out."""
+        """Keep a completion that was never returned as an undelivered turn."""
         if asked is not None and asked.turn is not None and asked.reply is None:
             self._unscored.append(replace(asked.turn, kind="undelivered"))
             self._counts["undelivered"] += 1
@@ -409,7 +393,6 @@ class RecordedLoop:
             asked.turn, asked.found.thread.is_rewritten = None, True
 
     def _keep(self, size: int) -> None:
-        """Count the memory that a request takes. Raises Refused above the limit."""
         if self._kept_bytes + size > _MAX_KEPT_BYTES:
             problem = f"the requests of this rollout are longer than {_MAX_KEPT_BYTES >> 20} MiB together"
             raise Refused(problem, status=413)
@@ -427,10 +410,10 @@ class RecordedLoop:
         return self._tools[1]
 
     async def _sample(self, asked: _Asked, before: Turn | None) -> None:
-        """Score the turn before, then sample.
+        """Wait until the turn before is scored, then sample.
 
         Raises:
-            Refused: there is no completion.
+            Refused: if there is no completion.
         """
         if before is not None:
             scored = asyncio.get_running_loop().create_future()
@@ -474,10 +457,10 @@ class RecordedLoop:
         )
 
     def _admit(self, asked: _Asked) -> CompletionRequest:
-        """Return the policy's request. Rewards that are given from now on count for its turn.
+        """Return the policy's request. Rewards from now on count for its turn.
 
         Raises:
-            Refused: the rollout is over.
+            Refused: if the rollout is over.
         """
         if self.context.end_reason is not None:
             self.calls.stop(StopReason.ENDED)
@@ -502,7 +485,6 @@ class RecordedLoop:
         )
 
     def _refusal(self) -> Refused:
-        """Return the error of a rollout that is over, or of a prompt that has no room."""
         reason = self.calls.stopped
         if reason is StopReason.CONTEXT_OVERFLOW:
             self._overflow = self.calls.stopped_by or "the row has no more room (--env.max_token_length)"
@@ -514,12 +496,11 @@ class RecordedLoop:
         return Refused(f"this rollout is over: {why}", code="rollout_over")
 
     def _hand_out(self, asked: _Asked) -> Reply:
-        """Return the completion as its agent receives it, the same one for a retry."""
         if asked.reply is not None:
             return asked.reply
         assert asked.turn is not None
         thread, turn = asked.found.thread, asked.turn
-        message = shown(turn.message)
+        message = to_agent_message(turn.message)
         thread.seen.append(turn.message)
         thread.written.append(message)
         thread.open_turn, thread.is_rewritten = turn, False
@@ -562,14 +543,13 @@ class RecordedLoop:
     # Turns.
 
     def _show_to_hooks(self, turn: Turn) -> Turn:
-        """Let hooks see the conversation up to a turn, and return the turn."""
         if turn.kind == "act":
             messages, count = self._seen[turn.index]
             self.context.messages = (*messages[:count], *turn.messages)
         return turn
 
     def _collect_unscored(self) -> list[Turn]:
-        """Return the turns that are not scored yet, after those whose completion was never handed out."""
+        """Return the turns not scored yet, after those whose completion was never returned."""
         for asked in self._last.values():
             self._give_up(asked)
         while not self._queue.empty():

@@ -1,1 +1,1 @@
-"""Code of an environment, called so that what it raises or waits for costs its rollout alone."""
+"""Calls of an environment's code, so that its errors and hangs end its own rollout only."""

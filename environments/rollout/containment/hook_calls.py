@@ -1,6 +1,6 @@
-"""Calls of an environment's own code: `def` or `async def`, within a limit, and nothing of it breaks out.
+"""Calls of an environment's own code, `def` or `async def`, within a time limit.
 
-How a call ended is a value, so that `SystemExit` ends no task and no loop.
+The outcome of a call is a value, so that a `SystemExit` ends neither a task nor the loop.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from tools.time_profile import Profiler, TimeProfile, copy_profile, inherit_prof
 from tools.waiting import to_the_end
 
 END: Final = object()
-"""What a generator gives that has ended."""
+"""Result of the next step of a finished generator."""
 _CANCEL_S = 5.0
-"""For code to end after it was cancelled; what goes on is abandoned."""
+"""How long to wait for cancelled code; then it is abandoned."""
 _KILL_S = 5.0
-"""For a sandbox to end a command that reached its own limit while its caller reached this one."""
+"""How long a sandbox may take to end a command whose limit and its caller's expire together."""
 _CLOSE_S = 30.0
-"""For a sandbox to close; one that takes longer is closed while other rollouts go on."""
+"""How long to wait for a sandbox to close; then it closes while other rollouts continue."""
 _POLL_S = 0.1
 
 _LOG = logging.getLogger(__name__)
@@ -47,46 +47,37 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class InFlight:
-    """Which rollout it is, since when, and what it waits for."""
-
     item_id: str
     epoch: int = 0
     sibling: int
     started: float = field(default_factory=monotonic)
-    """`time.monotonic` when it got its slot."""
     doing: str = "starting"
     """`prepare`, `model, turn 3`, `tool terminal, turn 3`, `compute_reward`, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightNow:
-    """The rollouts in flight of one process, at one moment."""
-
     count: int = 0
     doing: Counter[str] = field(default_factory=Counter[str])
-    """How many wait for what."""
     oldest: str | None = None
-    """The one in flight for longest, in words."""
     oldest_s: float = 0.0
 
 
 Watch = Callable[[InFlight], AbstractContextManager[object]]
-"""Entered for as long as a rollout is in flight."""
+"""Entered while a rollout is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a call ended: with a value, or with what it raised."""
-
     value: Any = None
     error: BaseException | None = None
 
     def result(self) -> Any:
-        """Returns the value, or raises the error.
+        """Return the value or raise the error.
 
         Raises:
-            UserCodeBroke: from what would be taken for a sign of our own: a cancellation, an exit, the end of
-                an iterator.
+            UserCodeBroke: from an error that would act as our own signal: a cancellation, an exit, the
+                end of an iterator.
         """
         if self.error is None:
             return self.value
@@ -97,8 +88,7 @@ class Ended:
         raise self.error
 
 
-def ended_call(function: Callable[[], Any]) -> Ended:
-    """Calls a function now."""
+def run_contained(function: Callable[[], Any]) -> Ended:
     process = os.getpid()
     try:
         return Ended(function())
@@ -108,8 +98,7 @@ def ended_call(function: Callable[[], Any]) -> Ended:
         _end_fork_of(process)
 
 
-async def ended_await(awaitable: Awaitable[Any]) -> Ended:
-    """Awaits it now."""
+async def await_contained(awaitable: Awaitable[Any]) -> Ended:
     process = os.getpid()
     try:
         return Ended(await awaitable)
@@ -121,7 +110,6 @@ async def ended_await(awaitable: Awaitable[Any]) -> Ended:
 
 
 def end_of(task: "asyncio.Task[Ended]") -> Ended:
-    """How a task that is done ended; one that cancelled itself ends as cancelled, whatever it returned."""
     return Ended(error=asyncio.CancelledError()) if task.cancelled() else task.result()
 
 
@@ -132,46 +120,40 @@ def _end_fork_of(process: int) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class UserCode:
-    """The code of one rollout, as the tasks know it that it makes."""
-
     threads: Executor
-    """Runs its blocking calls."""
     in_flight: InFlight
-    """The rollout."""
     is_given_up: bool = False
-    """Whether the rollout is over and left code that swallows cancellations: the next one ends it."""
+    """Whether the rollout is over but left code that swallows cancellations; the next cancellation ends
+    it."""
 
 
 IN_USER_CODE: ContextVar[UserCode | None] = ContextVar("turnwise_in_user_code", default=None)
-"""Set in the context of hooks, tools and policies, which the tasks that they make inherit."""
+"""Set in the context of hooks, tools and policies, which their tasks inherit."""
 
 
 class CodeExit(Exception):  # named like the `SystemExit` that it stands for
-    """`SystemExit` or `KeyboardInterrupt` in a task that an environment's code made."""
+    """`SystemExit` or `KeyboardInterrupt` in a task that an environment's code created."""
 
 
 class ContainedCoroutine(Coroutine[Any, Any, Any]):
-    """A coroutine of an environment's code: its exit is an error, and in the end nothing waits for it.
+    """A coroutine of an environment's code whose exit becomes an error.
 
-    Asyncio lets `SystemExit` of any task leave the loop before the one that awaits the task can catch it, and
-    `asyncio.run` waits for tasks that swallow their cancellation.
+    Asyncio lets `SystemExit` of any task leave the loop before the awaiting task can catch it, and
+    `asyncio.run` waits for tasks that swallow their cancellation; such a task can be given up.
     """
 
     def __init__(self, coro: Any, code: UserCode) -> None:
         self._coro, self.code = coro, code
 
     def send(self, value: Any) -> Any:
-        """As that of the coroutine."""
-        return _contained(self._coro.send, value)
+        return _convert_exit(self._coro.send, value)
 
     def throw(self, *error: Any) -> Any:
-        """As that of the coroutine, unless it is given up."""
         if self.code.is_given_up and isinstance(error[0], asyncio.CancelledError):
             raise error[0]
-        return _contained(self._coro.throw, *error)
+        return _convert_exit(self._coro.throw, *error)
 
     def close(self) -> None:
-        """As that of the coroutine."""
         self._coro.close()
 
     def __await__(self) -> Any:
@@ -181,7 +163,7 @@ class ContainedCoroutine(Coroutine[Any, Any, Any]):
         return getattr(self._coro, name)  # `cr_frame` and its like, for what looks at tasks
 
 
-def _contained(step: Callable[..., Any], *args: Any) -> Any:
+def _convert_exit(step: Callable[..., Any], *args: Any) -> Any:
     try:
         return step(*args)
     except (SystemExit, KeyboardInterrupt) as error:
@@ -189,14 +171,13 @@ def _contained(step: Callable[..., Any], *args: Any) -> Any:
 
 
 def rollout_at(loop: asyncio.AbstractEventLoop) -> InFlight | None:
-    """The rollout whose code runs in the event loop now, which any thread may ask; `None`: no rollout's."""
+    """Return the rollout whose code runs in the event loop now, or None; callable from any thread."""
     task = asyncio.current_task(loop)
     coro = None if task is None else task.get_coro()
     return coro.code.in_flight if isinstance(coro, ContainedCoroutine) else None
 
 
 def contain(loop: asyncio.AbstractEventLoop) -> None:
-    """Contains the tasks and the threads that an environment's code makes; all others stay as they are."""
     make: Any = loop.get_task_factory() or asyncio.Task
     if not _is_ours(make, _make_task):
         loop.set_task_factory(partial(_make_task, make))
@@ -223,10 +204,10 @@ def _run_in_executor(run: Callable[..., Any], executor: Any, *call: Any) -> Any:
 
 
 class HookCalls:
-    """The calls of one rollout, or of an environment's setup: one after the other, or one in another.
+    """The calls of one rollout, or of an environment's setup, one after the other or nested.
 
-    `async def` runs in a task of its own, `def` on a thread. Code that is over its limit is cancelled, and
-    abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.
+    `async def` runs in its own task, `def` on a thread. Code beyond its limit is cancelled, and abandoned if
+    it continues. Whatever it raises is raised as an `Exception`.
     """
 
     def __init__(
@@ -238,7 +219,6 @@ class HookCalls:
         own_thread: bool = False,
         is_profiled: bool = False,
     ) -> None:
-        """Nothing is called yet; with `own_thread` all `def` code is called on the same thread."""
         self._in_flight = in_flight
         self._threads = threads
         self._hook_timeout_s = hook_timeout_s
@@ -249,7 +229,6 @@ class HookCalls:
         self._profiled = profiled(self._profiler)
         self._is_over = self._has_abandoned = False
         self.asked: dict[str, list[JudgeCall]] = {}
-        """What its hooks asked second models so far, by their role."""
         self._code = UserCode(threads=threads, in_flight=in_flight)
         # One for all calls, so that what `prepare` sets is there for the rewards.
         self._context = copy_context()
@@ -271,21 +250,19 @@ class HookCalls:
 
     @property
     def profile(self) -> TimeProfile | None:
-        """Where the time went so far; `None` without a profiler."""
         return None if self._profiler is None else self._profiler.profile()
 
     @property
     def doing(self) -> str:
-        """What was called last, for people: `score_turn`, `tool terminal, turn 3`."""
         return self._in_flight.doing
 
     async def hook(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Returns what a hook returns.
+        """Return a hook's result.
 
         Raises:
-            TimeLimitExceeded: it took longer than `hook_timeout_s`.
-            UserCodeBroke: it raised something else than an `Exception`.
-            Exception: what it raised.
+            TimeLimitExceeded: if it took longer than `hook_timeout_s`.
+            UserCodeBroke: if it raised something other than an `Exception`.
+            Exception: raised by the hook.
         """
         try:
             given = await self.run(
@@ -295,7 +272,7 @@ class HookCalls:
             if name not in str(error):  # of what rewards are made with, which knows neither
                 error.args = (f"item {self._in_flight.item_id!r}: {name}: {error}",)
             raise
-        return finished(given, name)
+        return require_finished(given, name)
 
     async def run(
         self,
@@ -307,21 +284,19 @@ class HookCalls:
         busy: Callable[[], bool] = bool,
         is_parallel: bool = False,
     ) -> Any:
-        """Returns what a function of the environment's returns.
+        """Return the result of a function of the environment.
 
         Args:
-            function: `def`, `async def`, or anything else that gives a value or an awaitable.
-            doing: what it is, for people: its name in a profile, and behind a comma which of those it is. It
-                stands behind a `: ` where the hook named before it waits for it.
-            limit_s: wall clock, without what a `def` waits for a thread and without `ctx.verify`; `None`: no
-                limit.
-            setting: where the limit comes from, if it can be set.
-            busy: whether the sandbox is just ending a command for it, which is waited for.
-            is_parallel: whether others run beside it, so that it gets context variables of its own.
+            function: `def`, `async def`, or anything else that returns a value or an awaitable.
+            doing: description for people: a name for the profile, then a comma and details.
+            limit_s: wall clock, excluding a `def`'s wait for a thread and `ctx.verify`; `None`: no limit.
+            setting: the setting of the limit, if there is one.
+            busy: whether the sandbox is ending a command of the function; the call then waits for it.
+            is_parallel: whether other calls run concurrently, so that it needs its own context variables.
 
         Raises:
             TimeLimitExceeded, UserCodeBroke, Exception: as for `hook`.
-            ConfigError: the rollout is over.
+            ConfigError: if the rollout is over.
         """
         if self._is_over:
             raise ConfigError(f"{doing} is called after its rollout was over; use ctx while it goes on")
@@ -338,23 +313,22 @@ class HookCalls:
         return given
 
     async def beside(self, function: Callable[[], Any], *, doing: str) -> Any:
-        """Returns what a function returns that runs beside all other calls: a `def` on a thread of its own.
+        """Return the result of a function that runs beside all other calls, a `def` on its own thread.
 
         Raises:
             UserCodeBroke, Exception: as for `hook`.
         """
         if inspect.iscoroutinefunction(function):
-            return finished(await self.run(function, doing=doing, is_parallel=True), doing)
+            return require_finished(await self.run(function, doing=doing, is_parallel=True), doing)
         thread = await self._new_thread()
         try:
             with self._doing(doing):
-                return finished((await self._on(thread, function, None, doing))[0], doing)
+                return require_finished((await self._on(thread, function, None, doing))[0], doing)
         finally:
             thread.close()
 
     @contextmanager
     def _doing(self, doing: str) -> Generator[None]:
-        """Shown, and measured, while it runs; then what it ran in or beside is shown, if that goes on."""
         self._running.append(doing)
         self._in_flight.doing = doing
         try:
@@ -369,15 +343,13 @@ class HookCalls:
                 self._in_flight.doing = self._running[-1]
 
     def _own_context(self) -> Context:
-        """Return a copy, as `asyncio.to_thread` makes one: a task may be using the original."""
         context = self._context.copy()
         return context if self._profiler is None else copy_profile(context)
 
     async def _in_thread(
         self, function: Callable[[], Any], limit_s: float | None, limit: str
     ) -> tuple[Any, float | None]:
-        """What it returns, and what is left of the limit."""
-        thread = await self._pinned() if self._has_own_thread else self._threads
+        thread = await self._pin_thread() if self._has_own_thread else self._threads
         try:
             return await self._on(thread, function, limit_s, limit)
         except TimeLimitExceeded:
@@ -385,7 +357,7 @@ class HookCalls:
             self._has_own_thread = False
             raise
 
-    async def _pinned(self) -> OwnThread:
+    async def _pin_thread(self) -> OwnThread:
         if self._own_thread is None:
             self._own_thread = await self._new_thread()
         return self._own_thread
@@ -405,7 +377,7 @@ class HookCalls:
         limit: str = "a generator",
     ) -> tuple[Any, float | None]:
         context = self._own_context()
-        call = thread.submit(ended_call, partial(context.run, function))
+        call = thread.submit(run_contained, partial(context.run, function))
         call.what = limit
         answer = asyncio.wrap_future(call)
         try:
@@ -430,7 +402,7 @@ class HookCalls:
         cancel_s: float | None = None,
     ) -> Any:
         clock = HookClock()
-        work = _clocked(clock, awaitable)
+        work = _run_on_clock(clock, awaitable)
         work = work if self._profiler is None else inherit_profile(work)
         task = self._new_task(work, context or copy_context())
         try:
@@ -469,16 +441,18 @@ class HookCalls:
 
     # What one task, or one thread, opens and closes.
 
-    def owned(self, generator: Iterator[Any] | AsyncGenerator[Any, Any]) -> Callable[[], Awaitable[Any]]:
-        """Returns what gives the next value of a generator that yields once, or `END`.
+    def step_generator(
+        self, generator: Iterator[Any] | AsyncGenerator[Any, Any]
+    ) -> Callable[[], Awaitable[Any]]:
+        """Return a function for the next value of a generator that yields once, or `END`.
 
-        It is always called on this rollout's thread, or in the same task.
+        It always runs on this rollout's thread, or in the same task.
         """
         if isinstance(generator, AsyncGenerator):
             return _OwnedGenerator(generator, partial(self._new_task, context=self._context)).next
 
         async def following() -> Any:
-            return (await self._on(await self._pinned(), partial(next, generator, END)))[0]
+            return (await self._on(await self._pin_thread(), partial(next, generator, END)))[0]
 
         return following
 
@@ -486,11 +460,11 @@ class HookCalls:
     async def sandbox(
         self, opener: Callable[[], AbstractAsyncContextManager[Sandbox]]
     ) -> AsyncGenerator[Sandbox]:
-        """A sandbox; one that does not close as it should is logged, and costs nothing that was scored.
+        """Open a sandbox. An error while it closes is logged and does not affect the scores.
 
         Raises:
-            TimeLimitExceeded: it could not be opened in time.
-            UserCodeBroke, Exception: what opening it raised.
+            TimeLimitExceeded: if it could not be opened in time.
+            UserCodeBroke, Exception: raised while it was opened.
         """
 
         async def opened() -> AsyncGenerator[Sandbox]:
@@ -514,20 +488,20 @@ class HookCalls:
                     _LOG.warning("a sandbox did not close as it should", exc_info=error.__cause__ or error)
 
 
-async def _clocked(clock: HookClock, awaitable: Awaitable[Any]) -> Ended:
+async def _run_on_clock(clock: HookClock, awaitable: Awaitable[Any]) -> Ended:
     token = CLOCK.set(clock)
     try:
-        return await ended_await(awaitable)
+        return await await_contained(awaitable)
     finally:
         with suppress(ValueError):  # of one that was abandoned, and is collected elsewhere
             CLOCK.reset(token)
 
 
 class _OwnedGenerator:
-    """An async generator whose task begins with its first step and ends with it.
+    """An async generator that runs in one task from its first step to its end.
 
-    Cancel scopes and task groups belong to a task. A generator that is cancelled at its `yield`, as by a task
-    group whose child broke, sees it there.
+    Cancel scopes and task groups belong to a task. A cancellation at the `yield`, such as by a task group
+    whose child broke, is raised there.
     """
 
     def __init__(
@@ -540,16 +514,11 @@ class _OwnedGenerator:
         self._is_given_up = False
 
     async def next(self) -> Any:
-        """Returns the value that it yields, and then what follows it; `END`, too, once it was cancelled.
-
-        Raises:
-            Exception: what it raised, as for `HookCalls`.
-        """
         if self._is_given_up:
             return END
         awaited: set[asyncio.Future[Any]]
         if self._task is None:
-            self._task = self._new_task(ended_await(self._run()))
+            self._task = self._new_task(await_contained(self._run()))
             awaited = {self._task, self._yielded}
         else:
             self._goes_on.set()
@@ -581,12 +550,7 @@ class _OwnedGenerator:
         return await anext(self._generator, END)
 
 
-def finished(given: Any, doing: str) -> Any:
-    """Returns what a hook returned, if nothing of it is left to be run.
-
-    Raises:
-        ConfigError: it is a generator, or a call that was not awaited.
-    """
+def require_finished(given: Any, doing: str) -> Any:
     if inspect.isgenerator(given) or inspect.isasyncgen(given):
         raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
     if inspect.iscoroutine(given):

@@ -1,4 +1,4 @@
-"""Daemon threads for the `def` code of an environment, which no end of the process waits for."""
+"""Daemon threads for the `def` code of an environment; the process can end without waiting for them."""
 
 import logging
 import threading
@@ -13,12 +13,11 @@ from typing import Any
 from tools.errors import RunError
 
 MOST_PINNED = 256
-"""Rollouts with a thread of their own; the others wait to start."""
+"""Rollouts with their own thread; others wait to start."""
 _MOST_SHARED = 256
 _SPARE = 16
-"""Threads that are left to others where the system gives no more of them."""
+"""Threads left to others if the system refuses more."""
 _IDLE_S = 10.0
-"""A thread that was asked nothing for so long ends."""
 MOST_ABANDONED = 32
 """Calls that may still run beyond their limit; each one keeps a thread or a connection."""
 
@@ -26,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ThreadCall(Future[Any]):
-    """One call on a thread; cancelled while it runs, it is given up."""
+    """One call on a thread; if it is cancelled while it runs, it is given up."""
 
     def __init__(self, function: Callable[[], Any], give_up: "Callable[[ThreadCall], None]") -> None:
         super().__init__()
@@ -34,17 +33,14 @@ class ThreadCall(Future[Any]):
         self._began: float | None = None
         self.is_given_up = False
         self.what = "a call of asyncio.to_thread"
-        """Names it while it goes on beyond its limit."""
 
     def cancel(self) -> bool:
-        """Whether it had not begun."""
         is_cancelled = super().cancel()
         if self.running() and not self.is_given_up:
             self._give_up(self)
         return is_cancelled
 
     def run(self) -> None:
-        """Called on the thread."""
         if not self.set_running_or_notify_cancel():
             return
         self._began = monotonic()
@@ -58,16 +54,16 @@ class ThreadCall(Future[Any]):
             self.set_result(result)
 
     def seconds_left(self, limit_s: float | None) -> float | None:
-        """Of its limit, to which waiting for a thread does not count; `None`: there is no limit."""
+        """Return the rest of a limit, which excludes waiting for a thread; None: no limit."""
         if limit_s is None or self._began is None:
             return limit_s
         return max(0.0, self._began + limit_s - monotonic())
 
 
 class HookThreads(Executor):
-    """The threads of one environment: those that its `def` code shares, and those that rollouts pin.
+    """The threads of one environment: shared ones, and those pinned by rollouts.
 
-    A call waits while all threads are busy. One that hangs is replaced, and counted.
+    A call waits while all threads are busy. A thread that hangs is replaced and counted.
     """
 
     def __init__(self) -> None:
@@ -78,11 +74,6 @@ class HookThreads(Executor):
         self._abandoned: list[tuple[str, Callable[[], bool]]] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ThreadCall:
-        """Calls a function on the next free thread.
-
-        Raises:
-            RunError: the system gives no thread.
-        """
         call = ThreadCall(partial(fn, *args, **kwargs), self._replace)
         with self._changed:
             self._calls.append(call)
@@ -90,32 +81,28 @@ class HookThreads(Executor):
         return call
 
     def own_thread(self) -> "OwnThread | None":
-        """A thread for one rollout; `None`: one of the others has to end first."""
+        """Return a thread for one rollout, or None until another one ends."""
         thread = OwnThread(self)
         with self._changed:
-            if not self._started(thread.work, "turnwise-hooks"):
+            if not self._start_thread(thread.work, "turnwise-hooks"):
                 return None
             self._pinned += 1
         return thread
 
     def unpin(self) -> None:
-        """Called when a rollout is over that had a thread of its own."""
         with self._changed:
             self._pinned -= 1
             self._serve()
 
     def abandon(self, what: str, still_running: Callable[[], bool]) -> None:
-        """Counts a call that goes on although it was cancelled, or beyond its limit."""
         self._abandoned.append((what, still_running))
 
     @property
     def abandoned(self) -> int:
-        """How many abandoned calls still run."""
         self._abandoned = [call for call in self._abandoned if call[1]()]
         return len(self._abandoned)
 
     def refuse_more(self, env: str) -> None:
-        """Raises RunError when more than `MOST_ABANDONED` still run."""
         if (count := self.abandoned) > MOST_ABANDONED:
             raise RunError(
                 f"environment {env!r}: {count} calls of its code still run beyond their limit, the last one "
@@ -127,10 +114,10 @@ class HookThreads(Executor):
     def _serve(self) -> None:
         if self._idle >= len(self._calls):
             self._changed.notify()
-        elif self._shared < _MOST_SHARED and self._started(self._work, "turnwise-pool"):
+        elif self._shared < _MOST_SHARED and self._start_thread(self._work, "turnwise-pool"):
             self._shared += 1
 
-    def _started(self, work: Callable[[], None], name: str) -> bool:
+    def _start_thread(self, work: Callable[[], None], name: str) -> bool:
         threads = self._shared + self._pinned
         if threads >= self._most:
             return False
@@ -180,18 +167,15 @@ class OwnThread:
         self._calls = SimpleQueue[ThreadCall | None]()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> ThreadCall:
-        """Calls a function there."""
         call = ThreadCall(partial(fn, *args), self._abandon)
         self._calls.put(call)
         return call
 
     def close(self) -> None:
-        """Lets the thread end once its calls have ended."""
         self._calls.put(None)
         self._threads.unpin()
 
     def work(self) -> None:
-        """Called on the thread."""
         while (call := self._calls.get()) is not None:
             call.run()
             del call

@@ -1,4 +1,4 @@
-"""Items as JSON values: what a record keeps of an item, and its hash."""
+"""Items as JSON values: their form in a record, their ids and hashes."""
 
 import hashlib
 import json
@@ -19,34 +19,35 @@ from tools.errors import DatasetError
 from tools.plain_text import is_utf8
 
 _AS_TEXT = (date, time, timedelta, Decimal, UUID, PurePath, bytes)
-"""Written as `str` gives them, which is the same in every process."""
 
 
 def json_text(item: Any) -> str:
-    """The item as JSON with sorted keys, the same in every process; dataclasses and models by their fields.
+    """Return the item as JSON with sorted keys, the same in every process.
+
+    Dataclasses and models are converted by their fields.
 
     Raises:
-        DatasetError: it holds what JSON has no form for, with place and type.
+        DatasetError: with place and type, if a value has no JSON form.
     """
-    return _dumped(item, _refuse)
+    return _dump(item, _refuse)
 
 
 def stable_text(value: Any) -> str:
-    """Any value as JSON that is the same in every process; of what has no form there, the type alone."""
+    """Return any value as JSON, the same in every process; values without a JSON form as their type."""
     try:
-        return _dumped(value, lambda _, unknown: f"<{type(unknown).__qualname__}>")
+        return _dump(value, lambda _, unknown: f"<{type(unknown).__qualname__}>")
     except DatasetError:
         return "<endless>"
 
 
 def item_hash(item: Any) -> str:
-    """Equal for items of equal content; of what JSON has no form for, only the type counts."""
+    """Return a hash that is equal for items of equal content; values without a JSON form count by type."""
     text = stable_text(item)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def recorded_item(item: Any) -> Any:
-    """The item as values that come back equal from a record, or `None` where they would not."""
+def item_for_record(item: Any) -> Any:
+    """Return the item as values that a record restores exactly, or None if that is impossible."""
     try:
         value = json.loads(json_text(item))
         return value if orjson.loads(orjson.dumps(value)) == value else None
@@ -54,7 +55,7 @@ def recorded_item(item: Any) -> Any:
         return None  # no form in JSON, a lone surrogate, or more than 64 bits; NaN equals nothing
 
 
-def _dumped(item: Any, unknown: Callable[[str, Any], Any]) -> str:
+def _dump(item: Any, unknown: Callable[[str, Any], Any]) -> str:
     try:
         return json.dumps(_value(item, "", unknown), sort_keys=True, ensure_ascii=False)
     except RecursionError:
@@ -108,10 +109,10 @@ ID_FIELDS = ("item_id", "task_id", "id")
 
 
 def item_id(item: Any) -> str:
-    """The name an item keeps across runs, whatever its position: its first id field, else its content.
+    """Return the id of an item across runs: its first id field, or else a hash of its content.
 
     Raises:
-        DatasetError: it has no such name; says why, but not which item it is.
+        DatasetError: if there is none; the text does not name the item.
     """
     if isinstance(item, Mapping):
         named = cast(Mapping[str, Any], item)
@@ -122,11 +123,6 @@ def item_id(item: Any) -> str:
 
 
 def item_ids(items: Sequence[Any]) -> list[str]:
-    """`item_id` of every item.
-
-    Raises:
-        DatasetError: one has none that a record can hold, or two have the same.
-    """
     first: dict[str, int] = {}
     for index, item in enumerate(items):
         try:
@@ -142,12 +138,7 @@ def item_ids(items: Sequence[Any]) -> list[str]:
     return list(first)
 
 
-def checked_id(identity: Any) -> str:
-    """An item id as a record and a trainer can hold it.
-
-    Raises:
-        DatasetError: it is no text, or no UTF-8.
-    """
+def check_id(identity: Any) -> str:
     if not isinstance(identity, str):
         raise DatasetError(f"has the id {identity!r:.100}; an item id is text")
     if not is_utf8(identity):
@@ -159,7 +150,7 @@ def checked_id(identity: Any) -> str:
 
 def _name(value: Any, field: str) -> str:
     if isinstance(value, str):
-        return checked_id(value)
+        return check_id(value)
     try:
         is_scalar = not isinstance(value, Mapping | list | tuple)
         json_text(value)
@@ -169,4 +160,4 @@ def _name(value: Any, field: str) -> str:
         raise DatasetError(
             f"has an object of type {type(value).__qualname__} as its {field}; an id is text or a number"
         )
-    return checked_id(str(value))
+    return check_id(str(value))

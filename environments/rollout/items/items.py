@@ -1,4 +1,4 @@
-"""Dataset items: from the Hugging Face hub, or from a local .jsonl, .json or .parquet file."""
+"""Dataset items from the Hugging Face hub, or from a local .jsonl, .json or .parquet file."""
 
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ def load_items(
     limit: int | None = None,
     required_fields: Sequence[str] = (),
 ) -> list[Item]:
-    """The items of one source, in its order.
+    """Return the items of one source, in order.
 
-    JSON comes as it is written: a number stays the integer or the float that it is, a date stays text, and
-    a field is there in the rows that have it. On the hub and in parquet a column has one type, and is in
-    every row. A local file makes no request and leaves nothing in a cache.
+    JSON keeps its types: integers, floats and dates as text, and fields only in the rows that have them. On
+    the hub and in parquet a column has one type and is in every row. A local file causes no request and no
+    cache.
 
     Args:
         name: hub dataset; give this or `path`.
@@ -35,7 +35,7 @@ def load_items(
         required_fields: fields that every item must have with a value other than null.
 
     Raises:
-        DatasetError: the source is missing, unreadable, malformed or empty, or lacks a field.
+        DatasetError: if the source is missing, unreadable, malformed or empty, or lacks a field.
     """
     if (name is None) == (path is None):
         raise DatasetError(
@@ -60,13 +60,13 @@ def load_items(
     return items
 
 
-def checked_items(
+def check_items(
     items: Any, limit: int | None, required_fields: Sequence[str] = (), *, env: str
 ) -> Sequence[Any]:
-    """What an environment's `load_items` gave, as far as `limit` goes.
+    """Return the first `limit` items of an environment's `load_items`.
 
     Raises:
-        DatasetError: no list, or an empty one, or an item lacks a field.
+        DatasetError: if they are not a list, or empty, or an item lacks a field.
     """
     if not isinstance(items, Sequence) or isinstance(items, str):
         raise DatasetError(

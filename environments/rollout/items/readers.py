@@ -1,4 +1,4 @@
-"""Rows that `datasets` reads: from the Hugging Face hub and from parquet. Slow to import."""
+"""Datasets from the Hugging Face hub and from parquet, read by `datasets`. Slow to import."""
 
 import logging
 import ssl
@@ -31,11 +31,6 @@ _parquet: Any = arrow_parquet
 
 
 def from_parquet(path: Path, limit: int | None) -> list[Item]:
-    """The rows of a local parquet file, read into memory.
-
-    Raises:
-        DatasetError: it is no parquet file.
-    """
     # The temporary cache is gone before anyone reads the rows, so they are copied out within it.
     with _quiet(), tempfile.TemporaryDirectory(prefix="turnwise-items-") as cache:
         try:
@@ -49,10 +44,10 @@ def from_parquet(path: Path, limit: int | None) -> list[Item]:
 
 
 def from_hub(name: str, config: str | None, split: str, limit: int | None) -> list[Item]:
-    """The rows of a hub dataset, or of its copy in the cache when the hub cannot be reached.
+    """Return the rows of a hub dataset, or of its cached copy if the hub cannot be reached.
 
     Raises:
-        DatasetError: it cannot be loaded.
+        DatasetError: if it cannot be loaded.
     """
     offline = huggingface_hub.constants.HF_HUB_OFFLINE or not _hub_answers()
     with _quiet(), _offline() if offline else ExitStack():
@@ -79,7 +74,7 @@ def _first_rows(rows: Any, limit: int | None) -> list[Item]:
 
 
 def _hub_answers() -> bool:
-    """Whether the hub can be reached: `datasets` itself retries for half a minute before it gives up."""
+    """Check whether the hub can be reached; `datasets` itself retries for half a minute."""
     request = urllib.request.Request(huggingface_hub.constants.ENDPOINT, method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=HUB_PROBE_S):
@@ -95,7 +90,7 @@ def _hub_answers() -> bool:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """No progress bars, log lines or usage counts from `datasets`; its settings come back afterwards."""
+    """Suppress progress bars, log lines and usage counts of `datasets`."""
     verbosity = datasets_logging.get_verbosity()
     had_bars = not _hf.are_progress_bars_disabled()
     datasets_logging.set_verbosity(datasets_logging.CRITICAL)
@@ -111,7 +106,7 @@ def _quiet() -> Generator[None]:
 
 @contextmanager
 def _offline() -> Generator[None]:
-    """`HF_HUB_OFFLINE=1` for one call; there is no argument for it."""
+    """Set `HF_HUB_OFFLINE=1` for one call; there is no argument for it."""
     with (
         _setting(hf_config, "HF_HUB_OFFLINE", True),
         _setting(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
@@ -130,7 +125,7 @@ def _setting(module: ModuleType, name: str, value: object) -> Generator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The last cause, in one line: the outer errors of `datasets` have no reason."""
+    """Return the root cause in one line: the outer errors of `datasets` have no reason."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]

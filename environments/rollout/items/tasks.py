@@ -1,4 +1,4 @@
-"""The groups of a run: which items, in which order, and what came of them so far."""
+"""The groups of a run: which items, in which order, and their results so far."""
 
 import hashlib
 import math
@@ -10,24 +10,23 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, count, islice
 from typing import Any, cast, overload
 
-from environments.rollout.items.item_json import checked_id
+from environments.rollout.items.item_json import check_id
 from environments.trajectory import CreditedGroup, Failure, Trajectory
 from tools.errors import ConfigError, DatasetError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemOrder:
-    """A function of the seed and the items' ids: it is the same after a restart and on every machine."""
+    """A function of seed and item ids, the same after a restart and on every machine."""
 
     seed: int = 0
     shuffle: bool = False
-    """Another order in each round over the items."""
     weights: Sequence[float] | None = None
-    """One per item. A round of N groups has an item N · weight / sum of weights times: that number rounded
-    down or up, by chance such that its mean is exact (systematic sampling, Madow 1949)."""
+    """One per item. In a round of N groups an item occurs N · weight / sum of weights times, rounded up or
+    down at random so that the mean is exact (systematic sampling, Madow 1949)."""
 
     def groups(self, item_ids: Sequence[str], first: int = 0) -> Iterator[tuple[int, int]]:
-        """Index and epoch of the item of each group, from group number `first` on, without an end."""
+        """Yield index and epoch of each group's item without end, from group number `first` on."""
         size = len(item_ids)
         if self.weights is None:
             for number in count(first // size):
@@ -36,7 +35,7 @@ class ItemOrder:
         epochs = Counter[int]()
         group = 0
         for number in count():
-            for index in self._weighted_round(item_ids, number):
+            for index in self._draw_round(item_ids, number):
                 if group >= first:
                     yield index, epochs[index]
                 epochs[index] += 1
@@ -49,7 +48,7 @@ class ItemOrder:
             indices.sort(key=lambda index: self._hash(f"{number}/{item_ids[index]}"))
         return indices
 
-    def _weighted_round(self, item_ids: Sequence[str], number: int) -> list[int]:
+    def _draw_round(self, item_ids: Sequence[str], number: int) -> list[int]:
         assert self.weights is not None
         ids = [f"{number}/{each}" for each in item_ids]
         mixed = sorted(range(len(ids)), key=lambda index: self._hash(f"sample/{ids[index]}"))
@@ -71,11 +70,6 @@ IN_ORDER = ItemOrder()
 
 
 def item_weights(items: Sequence[Any], field: str) -> list[float]:
-    """The number that each item has in a field.
-
-    Raises:
-        DatasetError: an item has none that is finite and at least 0, or all are 0.
-    """
     weights = [_weight(item, field, f"item {number}") for number, item in enumerate(items, start=1)]
     if not 0 < math.fsum(weights) < math.inf:
         raise DatasetError(
@@ -104,29 +98,28 @@ class GroupTask:
     item: Any
     item_id: str
     epoch: int = 0
-    """How often the item had been rolled out before."""
+    """How often the item was rolled out before."""
     rolled_out: tuple[Trajectory | Failure, ...] = ()
-    """What came of its first siblings, where they were rolled out ahead of the others."""
+    """Results of its first siblings, if they were rolled out before the others."""
 
     def __post_init__(self) -> None:
         try:
-            checked_id(self.item_id)
+            check_id(self.item_id)
         except DatasetError as error:
             raise DatasetError(f"a GroupTask {error}") from None
 
     def for_rollout(self) -> "GroupTask":
-        """The task with an item of this rollout's own: what a hook changes reaches no sibling."""
+        """Return the task with a copy of the item, so that hooks cannot change it for siblings."""
         try:
             return replace(self, item=deepcopy(self.item))
         except TypeError:
             return self  # it holds what cannot be copied, such as a lock: shared on purpose
 
     def seed(self, run_seed: int, sibling: int) -> int:
-        """A rollout's seed: equal for equal runs, unrelated between rollouts; 31 bits, as servers accept."""
+        """Return a rollout's seed: equal for equal runs, unrelated between rollouts, 31 bits."""
         return self._seed(run_seed, str(sibling))
 
     def group_seed(self, run_seed: int) -> int:
-        """What all siblings may start from; 31 bits, unrelated to their own seeds."""
         return self._seed(run_seed, "group")
 
     def _seed(self, run_seed: int, what: str) -> int:
@@ -137,51 +130,48 @@ class GroupTask:
 def plan(
     items: Sequence[Any], item_ids: Sequence[str], total: int, order: ItemOrder = IN_ORDER
 ) -> list[GroupTask]:
-    """The first `total` groups, going round the items as often as needed; -1: one round."""
+    """Return the first `total` groups, repeating the items as necessary; -1: one round."""
     return list(islice(plan_for_ever(items, item_ids, 0, order), len(items) if total == -1 else total))
 
 
 def plan_for_ever(
     items: Sequence[Any], item_ids: Sequence[str], first: int, order: ItemOrder = IN_ORDER
 ) -> Iterator[GroupTask]:
-    """The same plan without an end, from group number `first` (0 is the first of all) on."""
     for index, epoch in order.groups(item_ids, first):
         yield GroupTask(item=items[index], item_id=item_ids[index], epoch=epoch)
 
 
 MAX_NEXT = 100_000
-"""Ids that `next_items` may give at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastGroup:
-    """One group that ended."""
+    """A finished group."""
 
     item_id: str
     epoch: int
-    """How often the item had been rolled out before."""
+    """How often the item was rolled out before."""
     status: str
     """`ok`, `no_credit` or `failed`, as in the record."""
     scores: tuple[float | None, ...]
-    """Of each rollout that did not break; `None`: nothing was scored."""
+    """One for each surviving rollout; `None`: unscored."""
     lost: int = 0
-    """Rollouts that broke."""
+    """Number of rollouts that broke."""
 
     @property
     def mean_score(self) -> float | None:
-        """Of the rollouts that were scored; `None` when none was."""
         known = [score for score in self.scores if score is not None]
         return sum(known) / len(known) if known else None
 
 
 class RunHistory(Sequence[PastGroup]):
-    """The groups that ended, in that order, those of earlier starts included. It never changes."""
+    """The finished groups in order, those before a restart included. It is immutable."""
 
     def __init__(self, groups: list[PastGroup], in_flight: Sequence[str]) -> None:
         self._groups = groups
         self._length = len(groups)
         self.in_flight = tuple(in_flight)
-        """Ids of the items that are being rolled out, once for each group."""
+        """Ids of the items that are being rolled out, one for each group."""
 
     def __len__(self) -> int:
         return self._length
@@ -200,12 +190,11 @@ class RunHistory(Sequence[PastGroup]):
         return (self._groups[index] for index in range(self._length))
 
     def of(self, item_id: str) -> list[PastGroup]:
-        """The groups of one item."""
+        """Return the groups of one item."""
         return [group for group in self if group.item_id == item_id]
 
 
 def past_group(credited: CreditedGroup) -> PastGroup:
-    """What is remembered of a group."""
     group = credited.group
     return PastGroup(
         item_id=group.item_id,
@@ -217,11 +206,6 @@ def past_group(credited: CreditedGroup) -> PastGroup:
 
 
 def next_ids(given: Any, known: Collection[str], *, env: str) -> list[str]:
-    """What `next_items` gave, as ids of items of the run.
-
-    Raises:
-        ConfigError: it gave something else.
-    """
     if given is None:
         return []
     wrong = f"environment {env!r}: next_items gave"
@@ -241,21 +225,16 @@ def next_ids(given: Any, known: Collection[str], *, env: str) -> list[str]:
 
 
 def is_held_out(item_id: str, share: float) -> bool:
-    """Whether an item is one of the share.
+    """Whether an item belongs to the held-out share.
 
-    No seed and no other item matters: an item that one run trains on is in no other run's evaluation, and
-    what is held out of a larger share includes what is held out of a smaller one.
+    It depends on the id alone: an item that one run trains on is never in another run's evaluation, and a
+    larger share includes the items of a smaller one.
     """
     digest = hashlib.blake2b(f"held out/{item_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) < share * 2**64
 
 
-def kept_indices(item_ids: Sequence[str], share: float, *, evaluation: bool) -> list[int]:
-    """Which items a command rolls out: those held out in an evaluation, the others elsewhere.
-
-    Raises:
-        DatasetError: none are left.
-    """
+def indices_of_share(item_ids: Sequence[str], share: float, *, evaluation: bool) -> list[int]:
     kept = [index for index, each in enumerate(item_ids) if is_held_out(each, share) == evaluation]
     if not kept:
         which = "none is held out" if evaluation else "all are held out"

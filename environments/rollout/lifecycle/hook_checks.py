@@ -1,4 +1,4 @@
-"""Checks of a class before anything runs: hooks that could not be called as meant, and missing parts."""
+"""Checks of a class before a run: hooks with wrong parameters, misspelled hooks, and missing parts."""
 
 import inspect
 import logging
@@ -31,18 +31,18 @@ from tools.toolsets import refuse_state
 _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _CLOSE = 0.7
-"""How alike a near miss is: `prepares` is one of `prepare`, `preview` is not."""
+"""Similarity from which a name is taken for a misspelling: `prepares` of `prepare`, but not `preview`."""
 _ATTRIBUTES = tuple(
     name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)
 )
 
 
 def check_hooks(env: Hooks) -> None:
-    """Refuse hooks that cannot be called, and warn of names that are nearly those of hooks.
+    """Refuse hooks that cannot be called, and warn of misspelled ones.
 
     Raises:
-        ConfigError: a hook is no method, or its parameters are not those that it is called with; or a setting
-            is a class attribute, where it has no effect.
+        ConfigError: if a hook is not a method, or has other parameters than expected; or if a setting is
+            a class attribute, which has no effect.
     """
     hooks = {**_methods(TurnLevelRewardMixin), **_methods(Hooks)}
     for name, ours in hooks.items():
@@ -74,7 +74,6 @@ def check_hooks(env: Hooks) -> None:
 
 
 def _methods(cls: type) -> dict[str, Callable[..., Any]]:
-    """The hooks of a base class; `scoring` is how the mixin is asked for its own."""
     public = {name: given for name, given in vars(cls).items() if not name.startswith("_")}
     return {name: given for name, given in public.items() if isfunction(given) and name != "scoring"}
 
@@ -95,8 +94,10 @@ def _refuse_other_parameters(env: Hooks, name: str, ours: Callable[..., Any]) ->
         return
     wanted = ", ".join(["self", *arguments, *(["ctx"] if is_context_optional else [])])
     hint = " (ctx may be left out)" if is_context_optional else ""
+    bare = [each.replace(annotation=Parameter.empty) for each in written.parameters.values()]
+    shown = f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
     raise ConfigError(
-        f"environment {env.name!r}: {name}{_shown(written)} has other parameters than it is called with; "
+        f"environment {env.name!r}: {name}{shown} has other parameters than it is called with; "
         f"write {name}({wanted}){hint}"
     )
 
@@ -109,11 +110,6 @@ def _takes(written: Signature, given: list[str]) -> bool:
     return all(name == argument for name, argument in bound.items() if name in {*given, "ctx"})
 
 
-def _shown(written: Signature) -> str:
-    bare = [each.replace(annotation=Parameter.empty) for each in written.parameters.values()]
-    return f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
-
-
 def _is_ours(cls: type) -> bool:
     return cls is object or cls.__module__.partition(".")[0] in OWN_PACKAGES
 
@@ -122,22 +118,22 @@ _YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncG
 
 
 def refuse_other_states(toolset: Toolset, prepare: Callable[..., Any], env: str) -> None:
-    """Raise ConfigError where a tool takes a state that `prepare` is not annotated to give."""
+    """Raise ConfigError if a tool takes a state that `prepare` is not annotated to return."""
     wanted = next(((tool.name, state) for tool in toolset.tools for state in tool.states), None)
     if wanted is None:
         return
-    given = _given(prepare, env)
+    given = _return_type(prepare, env)
     if not is_state(given):
         name, state = wanted[0], wanted[1].__name__
         raise ConfigError(
             f"environment {env!r}: tool {name!r} takes {state}, and prepare is annotated to give "
-            + _named(given)
+            + _type_name(given)
             + f"; write `def prepare(self, item, sandbox) -> {state}`, or `-> Iterator[{state}]` with a yield"
         )
     refuse_state(toolset, given, f"environment {env!r}: prepare is annotated to give")
 
 
-def _given(prepare: Callable[..., Any], env: str) -> Any:
+def _return_type(prepare: Callable[..., Any], env: str) -> Any:
     function: Any = inspect.unwrap(prepare)
     # The other annotations may name what is imported for type checkers alone.
     only_return = SimpleNamespace(__annotations__={"return": inspect.get_annotations(function).get("return")})
@@ -151,14 +147,13 @@ def _given(prepare: Callable[..., Any], env: str) -> Any:
     return state_class(given) or given
 
 
-def _named(annotation: Any) -> str:
+def _type_name(annotation: Any) -> str:
     if annotation in (None, type(None)):
         return "nothing"
     return annotation.__name__ if inspect.isclass(annotation) else str(annotation)
 
 
 def refuse_missing_parts(env: Hooks, config: AgentEnvConfig, estimator: str) -> None:
-    """Raise ConfigError where a class lacks a name, a prompt, or what its settings ask for."""
     if not env.name:
         raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
     for name in ("required_fields", "keep"):
@@ -213,7 +208,6 @@ def _refuse_other_agent(env: Hooks, config: AgentEnvConfig) -> None:
 
 
 def refuse_no_reward(env: Hooks) -> None:
-    """Raise ConfigError where nothing scores a trajectory."""
     if not writes(env, "compute_reward"):
         raise ConfigError(
             f"environment {env.name!r} has no reward; write compute_reward, or list "

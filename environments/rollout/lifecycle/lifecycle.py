@@ -1,4 +1,4 @@
-"""An environment's life: opened with its items once everything is checked, and closed however it ends."""
+"""The life of an environment: opened with its items once everything is checked, and always closed."""
 
 import asyncio
 import gc
@@ -23,19 +23,19 @@ from environments.rollout.boundary import (
     traceback_of,
     unwrap_user_error,
 )
-from environments.rollout.containment.hook_calls import HookCalls, InFlight, finished
+from environments.rollout.containment.hook_calls import HookCalls, InFlight, require_finished
 from environments.rollout.containment.hook_threads import HookThreads
 from environments.rollout.context import condenser_facts
 from environments.rollout.hooks import Hooks, Item, pins_thread, refuse_no_listener, writes
 from environments.rollout.items.item_json import item_ids
-from environments.rollout.items.items import checked_items
+from environments.rollout.items.items import check_items
 from environments.rollout.items.tasks import (
     IN_ORDER,
     GroupTask,
     ItemOrder,
     RunHistory,
+    indices_of_share,
     item_weights,
-    kept_indices,
     next_ids,
     plan,
     plan_for_ever,
@@ -51,10 +51,8 @@ from tools.toolsets import select_toolsets
 
 _EVERY_S = 60.0
 _MANY_OBJECTS = 400_000
-"""Objects of which a full pass takes 0.25 s."""
 _GROWTH_BYTES = 4 << 30
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 15.0
-"""Between looks at a model server that is away."""
 _NEVER = 1 << 30
 
 
@@ -108,21 +106,19 @@ def _peak_memory() -> int:
 logger = logging.getLogger(__name__)
 
 Notify = Callable[[str], None]
-"""Takes a line for a person."""
 SandboxOpener = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
 class Lifecycle:
-    """What an environment opens and closes, for `async with env`, `process`, `evaluate` and `serve` alike."""
+    """Opens and closes an environment, for `async with env`, `process`, `evaluate` and `serve`."""
 
     new_hook_calls: Callable[..., HookCalls] = HookCalls
-    """Makes what `hook_calls` gives; `check` traces them."""
+    """Replaced by `check`, which traces calls."""
 
     def __init__(self, env: Hooks, parts: Parts, open_sandbox: SandboxOpener) -> None:
         self.env, self.parts, self._open_sandbox = env, parts, open_sandbox
         self.sandboxes = parts.sandboxes
         self.toolset = parts.toolset
-        """The tools that agents get."""
         self._images = ItemImages(self.sandboxes.prepare)
         self._snapshots = Snapshots(self._prepare_snapshot)
         self.opened_files = OpenedFiles()
@@ -138,12 +134,10 @@ class Lifecycle:
 
     @property
     def config(self) -> AgentEnvConfig:
-        """The settings as they are now; a program may have set others."""
         return self.env.config
 
     @asynccontextmanager
     async def opened(self, *, evaluation: bool, waits: bool, notify: Notify) -> AsyncGenerator[None]:
-        """See `AgentEnv.opened`."""
         if not evaluation:
             self.weight_versions.refuse_without(self.parts.policy)
         opened = self.loaded(evaluation=evaluation)
@@ -158,7 +152,6 @@ class Lifecycle:
 
     @asynccontextmanager
     async def loaded(self, *, evaluation: bool) -> AsyncGenerator[None]:
-        """See `AgentEnv.loaded`."""
         env, parts = self.env, self.parts
         if self._is_open:
             raise ConfigError(f"environment {env.name!r} is open already; make another one")
@@ -171,7 +164,7 @@ class Lifecycle:
             closing.push_async_callback(self._snapshots.aclose)
             # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
             calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0), own_thread=True))
-            with self.opened_files.watched():
+            with self.opened_files.watch():
                 await self._hook(calls, "setup", env.setup)
                 closing.push_async_exit(partial(self._tear_down, calls))
                 name = "load_eval_items" if evaluation else "load_items"
@@ -184,7 +177,7 @@ class Lifecycle:
             yield
 
     def _refuse_unread_dataset(self) -> None:
-        """Raises ConfigError if the items come from elsewhere; C libraries that read parquet are not seen."""
+        """Raise ConfigError if `load_items` reads another source; reads by C libraries are not seen."""
         path = self.config.dataset_path
         read = {os.path.realpath(each) for each in self.opened_files.read}
         if path and path.endswith((".jsonl", ".json")) and os.path.realpath(path) not in read:
@@ -194,7 +187,6 @@ class Lifecycle:
             )
 
     def hook_calls(self, in_flight: InFlight, *, own_thread: bool | None = None) -> HookCalls:
-        """How the hooks of one rollout are called; `own_thread`: on one thread, whatever the class sets."""
         return self.new_hook_calls(
             in_flight,
             self.hook_threads,
@@ -206,10 +198,10 @@ class Lifecycle:
     async def _hook(
         self, calls: HookCalls, name: str, function: Callable[[], Any], limit_s: float | None = None
     ) -> Any:
-        """What a hook outside of the rollouts gives; it may load a model, so most have no limit."""
+        """Return the result of a hook outside of rollouts; it may load a model, so most have no limit."""
         try:
             given = await calls.run(function, doing=name, limit_s=limit_s, setting="hook_timeout_s")
-            return finished(given, name)
+            return require_finished(given, name)
         except (UsageError, RunError):
             raise
         except Exception as error:  # noqa: BLE001  # raised again, with whose code it is
@@ -218,10 +210,10 @@ class Lifecycle:
 
     def _keep_items(self, items: Any, *, evaluation: bool) -> None:
         config = self.config
-        kept = checked_items(items, config.max_items, self.env.required_fields, env=self.env.name)
+        kept = check_items(items, config.max_items, self.env.required_fields, env=self.env.name)
         ids = item_ids(kept)
         if config.eval_share:
-            left = kept_indices(ids, config.eval_share, evaluation=evaluation)
+            left = indices_of_share(ids, config.eval_share, evaluation=evaluation)
             kept, ids = [kept[index] for index in left], [ids[index] for index in left]
         field = None if evaluation else config.weight_field
         weights = None if field is None else item_weights(kept, field)
@@ -229,7 +221,6 @@ class Lifecycle:
         self._items, self.item_ids, self._known_ids = kept, ids, dict.fromkeys(ids)
 
     def replace_items(self, kept: Mapping[str, Item]) -> None:
-        """Roll out these items instead, by id."""
         self._items, self.item_ids, self._known_ids = list(kept.values()), list(kept), dict(kept)
 
     def _close(self) -> None:
@@ -257,11 +248,11 @@ class Lifecycle:
         return plan_for_ever(self.items, self.item_ids, first, self._order)
 
     async def next_ids(self, calls: HookCalls, history: RunHistory) -> list[str]:
-        """What `next_items` gives.
+        """Return the ids of the hook `next_items`.
 
         Raises:
-            RunError: it broke, which is the cause, or took longer than `hook_timeout_s`.
-            ConfigError: it gave something else than ids of the run's items.
+            RunError: if it raised an error, which is the cause, or exceeded `hook_timeout_s`.
+            ConfigError: if a result is not an id of the run's items.
         """
         limit_s = self.config.hook_timeout_s
         given = await self._hook(calls, "next_items", partial(self.env.next_items, history), limit_s)
@@ -270,11 +261,9 @@ class Lifecycle:
         return await self._hook(calls, "the ids of next_items", read, limit_s)
 
     def refuse_abandoned(self) -> None:
-        """Raise RunError while too much of the environment's code goes on beyond its limits."""
         self.hook_threads.refuse_more(self.env.name)
 
     def refuse_rollouts_before_setup(self) -> None:
-        """Raise ConfigError while `setup`, which the class writes, was not called."""
         if self._items is None and writes(self.env, "setup"):
             raise ConfigError(
                 f"environment {self.env.name!r} is not set up yet; open it, `async with env: …`"
@@ -291,7 +280,6 @@ class Lifecycle:
         }
 
     async def preflight(self, notify: Notify) -> None:
-        """See `AgentEnv.preflight`."""
         self.sandboxes.warn_of_lent_files()
         if not writes(self.env, "sandbox_for"):
             await self.sandboxes.prepare_packages(None, notify)
@@ -309,11 +297,10 @@ class Lifecycle:
 
     @property
     def text_only_servers(self) -> tuple[str, ...]:
-        """What was said of the model servers that give no token ids, once the environment is open."""
         return () if self.parts.served is None else self.parts.served.text_only
 
     async def _servers_back(self, notify: Notify) -> None:
-        """Wait until every model server can be used; raises ConfigError for what waiting does not mend."""
+        """Wait until every model server can be used. Raises ConfigError for lasting problems."""
         wait_s = _FIRST_WAIT_S
         while True:
             try:
@@ -325,14 +312,13 @@ class Lifecycle:
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def check_policy(self) -> None:
-        """Raise ConfigError while a model server cannot be used, a judge's included; buys no completion."""
+        """Raise ConfigError if a model server cannot be used; samples nothing."""
         await self.parts.second_models.check()
         if isinstance(self.parts.policy, CheckedPolicy):
             with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
                 await self._hook(calls, "the policy's check", self.parts.policy.check)
 
     def roles_by_script(self) -> list[str]:
-        """The second models that hooks of this class play, since they have no server."""
         return [
             role
             for role in ROLES
@@ -340,7 +326,7 @@ class Lifecycle:
         ]
 
     def second_model(self, role: str, task: GroupTask, calls: HookCalls) -> SecondModel:
-        """The judge or the user, as the hooks of one rollout ask it, or those of a group."""
+        """Return the judge, user or summariser as the hooks of one rollout or group call it."""
         script = getattr(self.env, f"scripted_{role}")
         asked = self.parts.second_models.model_for(role, script, task.item, calls.hook, lambda: calls.doing)
         asked.group = (task.item_id, task.epoch)
@@ -350,7 +336,7 @@ class Lifecycle:
     def sandbox_openers(
         self, spec: SandboxSpec | None, snapshot: Snapshot | None = None
     ) -> tuple[SandboxOpener, SandboxOpener]:
-        """What opens an item's sandbox, and what opens a fresh one for its `ctx.verify`."""
+        """Return an opener for an item's sandbox, and one for the sandboxes of its `ctx.verify`."""
         opener = self._open_sandbox if spec is None else partial(self.sandboxes.open, spec, snapshot)
         if self.sandboxes.are_opened:
             return opener, opener
@@ -360,10 +346,10 @@ class Lifecycle:
     async def snapshot(
         self, spec: SandboxSpec | None, item: Item, calls: HookCalls
     ) -> AsyncGenerator[Snapshot | None]:
-        """What `prepare_sandbox` left for such sandboxes; `None` for those without a key.
+        """Provide the result of `prepare_sandbox` for a spec with a key.
 
         Raises:
-            Exception: what it raised.
+            Exception: raised by the hook.
         """
         async with AsyncExitStack() as held:
             found = None
@@ -379,26 +365,26 @@ class Lifecycle:
                 return await take_snapshot(sandbox)
 
     async def sandbox_spec(self, item: Item, calls: HookCalls) -> SandboxSpec | None:
-        """What an item's sandbox has of its own, its image made ready.
+        """Return the spec of an item's sandbox once its image is ready.
 
         Raises:
-            ConfigError: `sandbox_for` gave something else.
-            ImageUnavailable: the image cannot be had.
+            ConfigError: if `sandbox_for` returned something else.
+            ImageUnavailable: if the image cannot be had.
         """
         if not writes(self.env, "sandbox_for"):
             return None
-        spec = self._checked_spec(await calls.hook("sandbox_for", self.env.sandbox_for, item))
+        spec = self._check_spec(await calls.hook("sandbox_for", self.env.sandbox_for, item))
         image = self.sandboxes.image_of(spec)
         await calls.run(
             partial(self._images.ready, image), doing=f"the image, {image or 'that of its backend'}"
         )
         return spec
 
-    def _checked_spec(self, given: Any) -> SandboxSpec | None:
-        return self.sandboxes.checked_spec(given, prepares=writes(self.env, "prepare_sandbox"))
+    def _check_spec(self, given: Any) -> SandboxSpec | None:
+        return self.sandboxes.check_spec(given, prepares=writes(self.env, "prepare_sandbox"))
 
     async def _check_item_sandboxes(self, notify: Notify) -> None:
-        """Count the images of the items, and open one sandbox of the first image that can be had."""
+        """Count the items' images, and open one sandbox of the first image that can be had."""
         specs = await self._item_specs(notify)
         if not self.sandboxes.are_opened or not specs:
             return
@@ -421,7 +407,7 @@ class Lifecycle:
         )
 
     async def _item_specs(self, notify: Notify) -> dict[str | None, SandboxSpec | None]:
-        """By image in the order of need, the first item's; an item whose hook breaks is passed over."""
+        """Return the spec of each image's first item, in order; items whose hook breaks are skipped."""
         specs = dict[str | None, SandboxSpec | None]()
         with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             for task in self.tasks():
@@ -432,7 +418,7 @@ class Lifecycle:
                     if isinstance(error.__cause__, TimeLimitExceeded):
                         raise  # or the start would wait as long for each item
                     continue  # its rollouts tell it
-                spec = self._checked_spec(given)
+                spec = self._check_spec(given)
                 await self.sandboxes.prepare_packages(spec, notify)
                 specs.setdefault(self.sandboxes.image_of(spec), spec)
         return specs

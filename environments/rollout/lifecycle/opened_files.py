@@ -1,4 +1,4 @@
-"""Which files an environment's code reads, as an audit hook of this process sees them opened."""
+"""The files that an environment's code opens, observed by an audit hook of this process."""
 
 import os
 import sys
@@ -10,19 +10,16 @@ from environments.rollout.containment.hook_calls import IN_USER_CODE
 
 
 class OpenedFiles:
-    """Absolute paths of the files that are opened, each once, in that order."""
+    """Absolute paths of opened files, each once, in order; `in_hooks`: only those of hooks and tools."""
 
     def __init__(self, *, in_hooks: bool = False) -> None:
-        """Nothing yet; `in_hooks`: only what hooks and tools open, else what any thread does."""
         self.in_hooks = in_hooks
         self.read: dict[str, None] = {}
-        """Those that were opened for reading."""
         self.written: dict[str, None] = {}
-        """Those that were opened for writing, or that another file was moved onto."""
+        """Opened for writing, or replaced by another file."""
 
     @contextmanager
-    def watched(self) -> Generator[None]:
-        """While entered, what is opened is noted."""
+    def watch(self) -> Generator[None]:
         if not _audited:
             _audited.append(True)
             sys.addaudithook(_note)
@@ -35,7 +32,7 @@ class OpenedFiles:
 
 _watching: list[OpenedFiles] = []
 _audited: list[bool] = []
-"""An audit hook stays for as long as the process, so there is one."""
+"""An audit hook cannot be removed, so there is one."""
 _EVENTS = frozenset({"open", "os.rename"})
 
 
@@ -60,7 +57,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
             (opened.read if is_read else opened.written)[absolute] = None
 
 
-def opened_elsewhere(read: Iterable[str], written: Iterable[str]) -> None:
+def note_elsewhere(read: Iterable[str], written: Iterable[str]) -> None:
     """Note files that hooks and tools opened in another process."""
     for opened in [each for each in _watching if each.in_hooks]:
         opened.read |= dict.fromkeys(read)

@@ -1,4 +1,4 @@
-"""What an environment is made of, from its class and its settings, checked before anything is opened."""
+"""The parts of an environment, built from class and settings and checked before anything is opened."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,35 +42,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What an environment is made of."""
-
     config: AgentEnvConfig
     rules: GroupRules
     failed_score: float
-    """The outcome of a rollout that the agent broke."""
     estimator: str
     estimator_params: Mapping[str, Any]
     new_scoring: NewScoring
     toolset: Toolset
-    """Without the tools of MCP servers, which are known once those are open."""
+    """Without the tools of MCP servers, which are known once the servers run."""
     mcp: MCPServers
     sandboxes: Sandboxes
     condensers: tuple[Condenser, ...]
     renderer: ChatMLRenderer
     token_estimate: TokenEstimate
     servers: tuple[ServerConfig, ...]
-    """Model servers that play."""
     second_servers: tuple[SecondModelConfig, ...]
     second_models: SecondModels
-    """The judge, the user and the summariser, as far as they have servers."""
     policy: Policy | None
-    """Who plays; `None`: the scripted agent."""
     served: "ServedPolicy | None"
-    """The policy, where its connections are ours to close."""
+    """The policy, if we must close its connections."""
     endpoints: "EndpointServer | None"
-    """Where an agent that owns its loop is recorded."""
+    """Records agents that own their loop."""
     max_rollouts: int
-    """How many run at once."""
 
 
 def build(
@@ -80,7 +73,7 @@ def build(
     servers: Sequence[ModelServerConfig] | None,
     policy: Policy | None,
 ) -> Parts:
-    """Make the parts of an environment; what is `None` is as its class has it, a policy the scripted agent.
+    """Build the parts; without servers those of the class play, without a policy the scripted agent.
 
     Raises:
         UsageError: if the class lacks something, or a setting cannot work.
@@ -104,7 +97,7 @@ def build(
     sums_up = any(isinstance(each, summarise) and each.by == "model" for each in condensers)
     if sums_up and "summariser" not in models.roles and not writes(env, "scripted_summariser"):
         env.scripted_summariser(None, ())  # the default, which raises
-    served = None if policy is not None else served_policy(config, players, renderer)
+    served = None if policy is not None else make_served_policy(config, players, renderer)
     lent = () if env.agent is None else env.agent.lent
     sandboxes = Sandboxes(config, env.sandbox, type(env), lent, env.packages)
     sandboxes.refuse_tools_in(toolset)
@@ -202,15 +195,9 @@ def _model_server(config: AgentEnvConfig, server: ModelServerConfig) -> "ModelSe
     )
 
 
-def served_policy(
+def make_served_policy(
     config: AgentEnvConfig, servers: Sequence[ServerConfig], renderer: ChatMLRenderer
 ) -> "ServedPolicy | None":
-    """The model servers that play; `None` without any.
-
-    Raises:
-        ConfigError: a `base_url` is no URL, a server needs token ids that cannot be rendered, or more
-            requests are asked for at once than connections are possible.
-    """
     if not servers:
         return None
     _refuse_too_many_requests(config, servers)
@@ -248,10 +235,10 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
 
 
 def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Renderer | None, str]":
-    """The renderer of the model's own ids, or `None` and the reason.
+    """Return the renderer of the model's own ids, or None and the reason.
 
     Raises:
-        ConfigError: the settings require ids, and no renderer is known.
+        ConfigError: if the settings require ids, but there is no renderer.
     """
     from environments.policy.inference.token_wires import MESSAGE_FIELDS  # noqa: PLC0415
     from environments.policy.rendering.chatml import TokenizerError  # noqa: PLC0415
@@ -281,7 +268,7 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
 
 
 def _refuse_too_many_requests(config: AgentEnvConfig, servers: Sequence[ServerConfig]) -> None:
-    """A rollout has one request in flight: a default that no rollout uses up is not refused."""
+    """Refuse more requests than connections. A default that no run reaches is not refused."""
     default = ServerConfig().num_max_requests_at_once
     asked = [server.num_max_requests_at_once for server in servers]
     chosen = sum(requests for requests in asked if requests != default)

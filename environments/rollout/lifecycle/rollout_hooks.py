@@ -1,4 +1,4 @@
-"""An environment's hooks, called for one rollout or one group: with item and context, within their limits."""
+"""The hooks of an environment, called for one rollout or one group, with item, context and limits."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ from environments.rollout.agents.command import HookPlayer
 from environments.rollout.boundary import blame_agent, drop_tracebacks, failure_of, unwrap_user_error
 from environments.rollout.condensing import model_summary
 from environments.rollout.containment.hook_calls import END, HookCalls, InFlight, Watch
-from environments.rollout.hooks import Hooks, takes_context, writes, written_hooks
+from environments.rollout.hooks import Hooks, hooks_of, takes_context, writes
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.lifecycle import Lifecycle
 from environments.rollout.model_calls import Budget, ModelCalls, budget_of
@@ -51,11 +51,11 @@ NewJudge = Callable[[HookCalls], SecondModel]
 
 _LOG = logging.getLogger(__name__)
 _AFTERWARDS_S = 10.0
-"""For what follows the `yield` of `prepare`."""
+"""For the code after the `yield` of `prepare`."""
 _LEAST_SECRET = 8
 """Characters. Shorter API keys are placeholders, and words that texts may contain."""
 _PART = "group"
-"""Its name among the parts of an outcome; named parts of its own are `group.NAME`."""
+"""Name of its part of an outcome; named parts are `group.NAME`."""
 
 
 @asynccontextmanager
@@ -90,16 +90,14 @@ async def open_rollout(
 
 
 class RolloutHooks:
-    """The hooks that a rollout calls; those that an environment does not write cost nothing."""
+    """The hooks of one rollout; those that a class does not write cost nothing."""
 
     def __init__(self, life: Lifecycle, ctx: RolloutContext, calls: HookCalls) -> None:
         self.life, self._env, self._config = life, life.env, life.config
-        self.ctx, self.calls, self._written = ctx, calls, written_hooks(life.env)
+        self.ctx, self.calls, self._written = ctx, calls, hooks_of(life.env)
         self.tools = life.toolset
-        """Tools of the environment, those of MCP servers included."""
         self.scoring = life.parts.new_scoring(ctx.item, ctx, calls.hook)
         self._anchor: str | None = None
-        """State in which the next turn is sampled, as `state_key` names it."""
         self._metrics: dict[str, float] = {}
 
     async def make_loop(self, task: GroupTask) -> Loop:
@@ -145,7 +143,6 @@ class RolloutHooks:
         )
 
     def _policy(self) -> Policy:
-        """Return the policy in use, or else the scripted agent, which knows the item."""
         env, item, parts, skill = self._env, self.ctx.item, self.life.parts, self._config.scripted_skill
         script = partial(self.calls.hook, "scripted_choices", env.scripted_choices, item)
         summary = partial(self.calls.hook, "scripted_summary", env.scripted_summary, item)
@@ -201,7 +198,7 @@ class RolloutHooks:
             ctx.state = given
             yield
             return
-        following = self.calls.owned(cast("Any", given))
+        following = self.calls.step_generator(cast("Any", given))
         try:
             ctx.state = await self.calls.hook("prepare", following)
         except (asyncio.CancelledError, TimeLimitExceeded):
@@ -218,10 +215,10 @@ class RolloutHooks:
             raise self._not_once("goes on to another")
 
     async def _close_state(self, following: Callable[[], Any]) -> bool:
-        """Run what follows the `yield`; whether the generator is over then.
+        """Run the code after the `yield`, and return whether the generator is finished.
 
-        An error there is logged: the rewards are known, and whether a state could be closed may
-        depend on what the agent did, which is nothing to select by.
+        An error there is logged and does not fail the rollout: the rewards are known, and whether a state can
+        be closed may depend on the agent, which would bias the selection.
         """
         try:
             rest = await self.calls.run(following, doing="prepare, after its yield", limit_s=_AFTERWARDS_S)
@@ -300,10 +297,10 @@ class RolloutHooks:
         return replace(turn, trained=False) if is_masked else turn
 
     async def score(self, bare: Trajectory) -> Trajectory:
-        """The trajectory with rewards and values: the floor, and no reward hook, where the agent broke it.
+        """Return the trajectory with rewards and values, or with the floor if the agent broke it.
 
         Raises:
-            RewardError: what the environment returned breaks the contract.
+            RewardError: if the environment returned invalid rewards.
         """
         rewards: Rewards | None = None
         if bare.agent_caused is None:
@@ -340,22 +337,19 @@ class RolloutHooks:
 
 
 def has_group_reward(env: Hooks) -> bool:
-    """Whether the environment writes `score_group`."""
     return writes(env, "score_group")
 
 
 async def with_group_reward(
     life: Lifecycle, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
 ) -> TrajectoryGroup:
-    """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
+    """Return the group with the rewards of `score_group`, or with the error that it raised.
 
-    It is not asked about those that the agent broke; none has a part where a text of the agent's makes the
-    judge's answer unusable.
-
-    `judge` is the model to ask; `None`: the rollouts' judge.
+    It does not see trajectories that the agent broke. If an agent's text makes the judge's answer unusable,
+    no trajectory gets a part. `judge` replaces the rollouts' judge.
 
     Raises:
-        NoModelError: it asks a judge that has neither server nor script.
+        NoModelError: if the judge has neither server nor script.
     """
     env = life.env
     whole = [each for each in group.trajectories if each.agent_caused is None]
@@ -392,7 +386,7 @@ async def with_group_reward(
 
 
 def not_compared(env: Hooks, group: TrajectoryGroup, reason: str) -> TrajectoryGroup:
-    """A group that fails before it is compared; `credit`, which asks no hook, cannot settle that either."""
+    """Mark an incomparable group as failed, if only `score_group` could have compared it."""
     if not has_group_reward(env) or comparable(group, ANY_GROUP)[1] is None:
         return group
     return replace(group, error=f"{reason} (score_group was not asked)")
@@ -430,7 +424,7 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
 
 
 def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
-    """Names the rollouts that scored less than one gets that its agent broke; empty where none did."""
+    """Describe the rollouts that score less than a broken one; empty if there are none."""
     below = [
         f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
         for each in trajectories

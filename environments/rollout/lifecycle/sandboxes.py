@@ -1,33 +1,31 @@
-"""Which sandboxes the rollouts of an environment get, with their images and prepared snapshots."""
+"""The sandboxes of an environment's rollouts, with their images and prepared snapshots."""
 
 import asyncio
 import logging
 import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import Context
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from environments.config import AgentEnvConfig
 from environments.rollout.hooks import Item
 from tools.errors import ConfigError, ImageUnavailable
 from tools.registry import Toolset
-from tools.sandbox import Opening, lent_folder, open_sandbox, package_versions, prepare_sandboxes
+from tools.sandbox import lent_folder, open_sandbox, package_versions, prepare_sandboxes
 from tools.sandbox.base import NONE, NoSandbox, Sandbox, SandboxLimits, SandboxSpec, Snapshot
 from tools.waiting import to_the_end
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT = "local"
 _OF_WHOLE = "docker"
-"""What opens whole machines, also beside sandboxes of another kind."""
+"""Backend of whole machines, also beside other sandboxes."""
 
 
 class Sandboxes:
-    """What opens them, from the settings and the class."""
-
     def __init__(
         self,
         config: AgentEnvConfig,
@@ -36,18 +34,6 @@ class Sandboxes:
         read_only: tuple[str, ...] = (),
         packages: tuple[str, ...] = (),
     ) -> None:
-        """Nothing is opened yet.
-
-        Args:
-            config: the settings, which win over the class.
-            chosen: the class attribute `sandbox`.
-            env: the class.
-            read_only: folders that are lent to each.
-            packages: what Python imports in each.
-
-        Raises:
-            ConfigError: the class attribute is no name, or `verify_sandbox` contradicts the sandbox.
-        """
         if chosen is not None and not isinstance(chosen, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
             raise ConfigError(
                 f"{env.__name__}.sandbox is a name, such as 'local' or {NONE!r}, got {chosen!r:.100}"
@@ -60,12 +46,11 @@ class Sandboxes:
             packages=packages,
         )
         self._versions: dict[tuple[str, ...], Mapping[str, str]] = {}
-        """Of packages that were resolved, by what was asked for."""
         self.tier = ""
-        """Backend and tier of the sandbox that was opened first, on which all workers of a run agree."""
+        """Backend and tier of the first sandbox, on which all workers of a run agree."""
         self.kind = config.sandbox or chosen or _DEFAULT
         self.verifier_kind = config.verify_sandbox or (_DEFAULT if self.kind == NONE else self.kind)
-        """Where `ctx.verify` runs."""
+        """Backend of `ctx.verify`."""
         if self.verifier_kind == NONE:
             raise ConfigError(f"--env.verify_sandbox {NONE} would verify nothing; choose local or docker")
         if self.kind not in (NONE, self.verifier_kind):
@@ -76,13 +61,11 @@ class Sandboxes:
 
     @property
     def are_opened(self) -> bool:
-        """Whether a rollout has a sandbox at all."""
         return self.kind != NONE
 
     def open(
         self, spec: SandboxSpec | None = None, snapshot: Snapshot | None = None
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """A fresh one for a rollout, which begins with what was prepared."""
         if not self.are_opened:
             return nullcontext(cast("Sandbox", NoSandbox()))
         return self.open_for_verification(spec, snapshot)
@@ -90,17 +73,23 @@ class Sandboxes:
     def open_for_verification(
         self, spec: SandboxSpec | None = None, snapshot: Snapshot | None = None
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """A fresh one for `ctx.verify`, of the same kind where rollouts have one."""
+        """Open a fresh sandbox for `ctx.verify`, even if rollouts have none."""
         is_whole = spec is not None and spec.whole
-        opening = self._open(_OF_WHOLE if is_whole else self.verifier_kind, spec)
+        opening = open_sandbox(
+            _OF_WHOLE if is_whole else self.verifier_kind,
+            limits=self._limits_of(spec),
+            allow_unsafe=self._config.allow_unsafe_sandbox,
+            image=self.image_of(spec),
+            whole=is_whole,
+        )
         return opening if snapshot is None else opening.beginning_with(snapshot)
 
     async def prepare(self, image: str | None, notify: Callable[[str], None] = _LOG.info) -> None:
-        """Do what the first one would wait for; that of a verification alone is made ready when it is used.
+        """Make an image ready for rollouts; that of verification alone is made ready at its first use.
 
         Raises:
-            ConfigError: the image cannot be had.
-            IsolationError: no engine answers.
+            ConfigError: if the image cannot be had.
+            IsolationError: if no engine answers.
         """
         if self.are_opened:
             # With local sandboxes only whole machines name one.
@@ -108,11 +97,6 @@ class Sandboxes:
             await prepare_sandboxes(_OF_WHOLE if is_whole else self.kind, image=image, progress=notify)
 
     async def prepare_packages(self, spec: SandboxSpec | None, notify: Callable[[str], None]) -> None:
-        """Resolve the packages of a spec, once; those of the class without one.
-
-        Raises:
-            ConfigError: they cannot be had, or the sandboxes are no local ones.
-        """
         packages = self._limits_of(spec).packages
         if packages and packages not in self._versions:
             notify(f"packages for the sandboxes: {', '.join(packages)}")
@@ -120,11 +104,7 @@ class Sandboxes:
             self._versions[packages] = await resolving
 
     def package_facts(self) -> dict[str, str]:
-        """Name and version of each package in the sandboxes, those of the class and of specs, as facts.
-
-        Raises:
-            ConfigError: those of the class are needed now, and cannot be had.
-        """
+        """Return name and version of each package in the sandboxes, as facts of an experiment."""
         own = self._limits.packages
         if own and own not in self._versions:
             self._versions[own] = package_versions(self.verifier_kind, own)
@@ -135,7 +115,7 @@ class Sandboxes:
         return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
 
     def note_isolation(self, sandbox: Sandbox) -> None:
-        """Keep the tier of a run's first sandbox, and say what it does not bound or tell."""
+        """Record the tier of a run's first sandbox, and warn of bounds it lacks."""
         if not self.are_opened:
             return
         record = sandbox.record
@@ -152,15 +132,9 @@ class Sandboxes:
         return self._limits if spec is None else spec.limits(self._limits)
 
     def image_of(self, spec: SandboxSpec | None) -> str | None:
-        """The image that such a sandbox is made from; `None`: the backend's own."""
         return spec.image if spec and spec.image is not None else self._config.sandbox_image
 
-    def checked_spec(self, given: Any, *, prepares: bool) -> SandboxSpec | None:
-        """What `sandbox_for` gave; `prepares`: whether the class writes `prepare_sandbox`.
-
-        Raises:
-            ConfigError: it is something else, or it names what sandboxes here do not have.
-        """
+    def check_spec(self, given: Any, *, prepares: bool) -> SandboxSpec | None:
         where = f"environment {self._env.__name__}: sandbox_for"
         if given is not None and not isinstance(given, SandboxSpec):
             raise ConfigError(f"{where} gave {given!r:.100}; give a turnwise.SandboxSpec, or None")
@@ -179,7 +153,6 @@ class Sandboxes:
         return given
 
     def refuse_tools_in(self, toolset: Toolset) -> None:
-        """Raise ConfigError where a rollout has no sandbox, and tools act in one."""
         names = [tool.name for tool in toolset.tools if tool.needs_sandbox]
         if names and not self.are_opened:
             raise ConfigError(
@@ -188,18 +161,8 @@ class Sandboxes:
                 f"(`tools`, --env.enabled_toolsets)"
             )
 
-    def _open(self, kind: str, spec: SandboxSpec | None) -> Opening:
-        config = self._config
-        return open_sandbox(
-            kind,
-            limits=self._limits_of(spec),
-            allow_unsafe=config.allow_unsafe_sandbox,
-            image=self.image_of(spec),
-            whole=spec is not None and spec.whole,
-        )
-
     def warn_of_lent_files(self) -> None:
-        """Say which files of an environment every agent can read: its hidden tests may be in them."""
+        """Warn if every sandbox can read the environment's files, which may include hidden tests."""
         if not self.are_opened:
             return
         # A class that was typed in has no file.
@@ -214,137 +177,100 @@ class Sandboxes:
 
 
 _AHEAD = 2
-"""Images made ready before they are needed: all those of a dataset may be more than a disk holds."""
+"""Images made ready before they are needed: all those of a dataset may exceed the disk."""
 _AT_ONCE = 4
-"""Images, or snapshots, made ready side by side."""
+_KEPT = 4
+"""Unused snapshots: those of a whole dataset may exceed the disk."""
 
 Image = str | None
 """A name; `None`: the backend's own."""
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class ItemImages:
-    """Rollouts that need one image wait for one preparation; after it failed, the next one tries again."""
+class _Preparations(Generic[K, V]):
+    """Shares one preparation per key among rollouts; after a failure the next one tries again."""
 
-    def __init__(self, prepare: Callable[[Image], Awaitable[None]], order: Iterable[Image] = ()) -> None:
-        """Begin nothing.
-
-        Args:
-            prepare: makes an image ready.
-            order: the images of the items, in the order in which they will be needed.
-        """
+    def __init__(self, prepare: Callable[..., Awaitable[V]]) -> None:
         self._prepare = prepare
-        self.distinct = tuple(dict.fromkeys(order))
-        self._index = {image: index for index, image in enumerate(self.distinct)}
-        self._preparations: dict[Image, asyncio.Task[str | None]] = {}
+        self._tasks: dict[K, asyncio.Task[V]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def ready(self, image: Image) -> None:
-        """Wait until an image is there; the ones after it are begun.
+    def _begin(self, key: K, *args: Any) -> "asyncio.Task[V]":
+        if key not in self._tasks:
+            # Without the context of the rollout that asks first, which it may outlive.
+            task = asyncio.get_running_loop().create_task(self._run(key, *args), context=Context())
+            self._tasks[key] = task
+            task.add_done_callback(partial(self._forget_failed, key))
+        return self._tasks[key]
 
-        Raises:
-            ImageUnavailable: it cannot be had.
-            IsolationError: the backend does not answer.
-        """
-        preparation = self._begun(image)
-        after = self._index.get(image, len(self.distinct)) + 1
-        for later in self.distinct[after : after + _AHEAD]:
-            self._begun(later)
-        reason = await asyncio.shield(preparation)
-        if reason is not None:
-            raise ImageUnavailable(f"the image of this item cannot be had: {reason}")
+    async def _run(self, *args: Any) -> V:
+        async with self._slots:
+            return await self._prepare(*args)
+
+    def _forget_failed(self, key: K, task: "asyncio.Task[V]") -> None:
+        if (task.cancelled() or task.exception() is not None) and self._tasks.get(key) is task:
+            del self._tasks[key]
 
     async def aclose(self) -> None:
-        """End what is no longer needed."""
-        left = [task for task in self._preparations.values() if not task.done()]
+        left = [task for task in self._tasks.values() if not task.done()]
         for task in left:
             task.cancel()
         if left:
             await to_the_end(asyncio.wait(left))
 
-    def _begun(self, image: Image) -> "asyncio.Task[str | None]":
-        if image not in self._preparations:
-            # In no rollout's context: it may outlive the one that asked first.
-            task = asyncio.get_running_loop().create_task(self._reason(image), context=Context())
-            self._preparations[image] = task
-            task.add_done_callback(partial(self._forget_failed, image))
-        return self._preparations[image]
 
-    async def _reason(self, image: Image) -> str | None:
-        async with self._slots:
-            try:
-                await self._prepare(image)
-            except ConfigError as error:
-                return str(error)
-        return None
+class ItemImages(_Preparations[Image, None]):
+    """Images of items; `order`: those of the items, in the order in which they will be needed."""
 
-    def _forget_failed(self, image: Image, task: "asyncio.Task[str | None]") -> None:
-        if task.cancelled() or task.exception() is not None or task.result() is not None:
-            self._preparations.pop(image, None)
+    def __init__(self, prepare: Callable[[Image], Awaitable[None]], order: Iterable[Image] = ()) -> None:
+        super().__init__(prepare)
+        self._distinct = list(dict.fromkeys(order))
 
+    async def ready(self, image: Image) -> None:
+        """Wait for an image, and begin the next ones.
 
-_KEPT = 4
-"""Without a user: those of a whole dataset may be more than a disk holds."""
-
-
-@dataclass(slots=True)
-class _Kept:
-    """One of them; `users`: how many rollouts need it, those that wait for it too."""
-
-    making: "asyncio.Task[Snapshot]"
-    users: int = 0
+        Raises:
+            ImageUnavailable: if it cannot be had.
+            IsolationError: if the backend does not answer.
+        """
+        preparation = self._begin(image)
+        after = self._distinct.index(image) + 1 if image in self._distinct else len(self._distinct)
+        for later in self._distinct[after : after + _AHEAD]:
+            self._begin(later)
+        try:
+            await asyncio.shield(preparation)
+        except ConfigError as error:
+            raise ImageUnavailable(f"the image of this item cannot be had: {error}") from None
 
 
-class Snapshots:
-    """Rollouts that need the same one wait for one preparation; after it failed, the next one tries again."""
+class Snapshots(_Preparations[SandboxSpec, Snapshot]):
+    """Snapshots by spec, the last used last; `make` prepares a sandbox with the first item that needs it."""
 
     def __init__(self, make: Callable[[SandboxSpec, Item], Awaitable[Snapshot]]) -> None:
-        """Nothing is made yet; `make` prepares a sandbox with the first item that asks for it."""
-        self._make = make
-        self._kept: dict[SandboxSpec, _Kept] = {}
-        """The one that was used last comes last."""
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        super().__init__(make)
+        self._users = Counter[SandboxSpec]()
 
     @asynccontextmanager
     async def of(self, spec: SandboxSpec, item: Item) -> AsyncGenerator[Snapshot]:
-        """The one of a spec, which stays meanwhile.
+        """Provide the snapshot of a spec, and keep it meanwhile.
 
         Raises:
-            Exception: what the hook raised, or the sandbox, the same for each that waits.
+            Exception: raised by the hook or the sandbox, the same for each waiting rollout.
         """
-        kept = self._kept.pop(spec, None) or self._begun(spec, item)
-        self._kept[spec] = kept
-        kept.users += 1
+        making = self._tasks[spec] = self._tasks.pop(spec, None) or self._begin(spec, item)
+        self._users[spec] += 1
         try:
-            yield await asyncio.shield(kept.making)
+            yield await asyncio.shield(making)
         finally:
-            kept.users -= 1
+            self._users[spec] -= 1
             await to_the_end(self._drop_unused())
 
     async def aclose(self) -> None:
-        """End what is being made, and discard everything."""
-        for kept in self._kept.values():
-            kept.making.cancel()
-        if self._kept:
-            await to_the_end(asyncio.wait([kept.making for kept in self._kept.values()]))
+        await super().aclose()
         await to_the_end(self._drop_unused(left=0))
 
-    def _begun(self, spec: SandboxSpec, item: Item) -> _Kept:
-        # In no rollout's context: it may outlive the one that asked first.
-        making = asyncio.get_running_loop().create_task(self._made(spec, item), context=Context())
-        kept = _Kept(making)
-        making.add_done_callback(lambda _: self._forget_failed(spec, kept))
-        return kept
-
-    async def _made(self, spec: SandboxSpec, item: Item) -> Snapshot:
-        async with self._slots:
-            return await self._make(spec, item)
-
-    def _forget_failed(self, spec: SandboxSpec, kept: _Kept) -> None:
-        if (kept.making.cancelled() or kept.making.exception()) and self._kept.get(spec) is kept:
-            del self._kept[spec]
-
     async def _drop_unused(self, left: int = _KEPT) -> None:
-        done = [spec for spec, kept in self._kept.items() if not kept.users and kept.making.done()]
-        dropped = [self._kept.pop(spec) for spec in done[: max(0, len(done) - left)]]
-        for kept in dropped:
-            await kept.making.result().discard()
+        done = [spec for spec, task in self._tasks.items() if not self._users[spec] and task.done()]
+        for task in [self._tasks.pop(spec) for spec in done[: max(0, len(done) - left)]]:
+            await task.result().discard()

@@ -12,7 +12,6 @@ from tools.errors import ConfigError
 from tools.plain_text import count_noun
 
 STALE = "stale"
-"""Prefix of the reason for withholding credit."""
 UNNAMED = "default"
 """The name that vLLM and SGLang give unnamed weights."""
 _OPTION = "--env.max_staleness"
@@ -31,20 +30,16 @@ class WeightVersions:
 
     def __init__(self, config: AgentEnvConfig) -> None:
         self.max_staleness = config.max_staleness
-        """How many versions may be newer than a trained rollout; `None`: any number."""
         self._seen: dict[str, None] = {}
-        """Oldest first."""
         self._former: set[str] = set()
         """Versions of before a restart, which may become current again."""
         self._has_any = self._has_warned = False
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """The newest 1000 versions, oldest first, for the next process."""
         return tuple(self._seen)[-_KEPT:]
 
     def restore(self, seen: Sequence[str]) -> None:
-        """Start with the versions that an earlier process saw."""
         self._seen = dict.fromkeys(seen)
         self.note_restart()
 
@@ -53,7 +48,6 @@ class WeightVersions:
         self._former = set(self._seen)
 
     def note(self, turn: Turn) -> None:
-        """Add the versions that sampled a turn."""
         self.merge([version for version in turn.weight_versions if version is not None])
 
     def merge(self, seen: Sequence[str]) -> None:
@@ -77,7 +71,6 @@ class WeightVersions:
         self._seen = dict.fromkeys(order)
 
     def refuse_without(self, policy: Policy | None) -> None:
-        """Raise ConfigError if age is bounded and the scripted agent plays, which has no versions."""
         if self.max_staleness is not None and policy is None:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and the scripted agent has none; name a model server "
@@ -106,17 +99,11 @@ class WeightVersions:
         return self.too_old(versions)
 
     def withhold(self, credited: CreditedGroup) -> CreditedGroup:
-        """Return the group without credit for siblings that are too old by now.
-
-        Raises:
-            ConfigError: as for `staleness`.
-        """
         if self.staleness(credited.group.weight_versions) is None:
             return credited
         return withhold(credited, self.too_old)
 
     def too_old(self, versions: Sequence[str | None]) -> str | None:
-        """Return why rollouts of these versions are too old to be trained on by now, or None."""
         return None if self.max_staleness is None else staleness(versions, self._seen, self.max_staleness)
 
 

@@ -1,1 +1,1 @@
-"""Groups that are rolled out by workers: more processes of this machine, or of a Ray cluster."""
+"""Workers: further processes of this machine or of a Ray cluster that roll out groups."""

@@ -1,7 +1,7 @@
-"""Workers as a source of groups: who gets which group, and what becomes of groups whose worker dies.
+"""Workers as a source of groups: assign groups to workers and handle the death of a worker.
 
-A worker that dies costs its groups in flight, which run again under the same identity. One that was there at
-two deaths goes alone from then on: only what dies alone is known to be at fault.
+The groups that a dead worker had in flight run again under the same identity. A group that was in flight at
+two deaths runs alone from then on, since only a group that was alone is certainly the cause.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from environments.base_env import AgentEnv
 from environments.record.origin import differences, in_short
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.opened_files import opened_elsewhere
+from environments.rollout.lifecycle.opened_files import note_elsewhere
 from environments.run.group_source import FinishedGroup, GroupSource
 from environments.run.progress import InFlightNow
 from environments.run.workers.env_spec import versions_of
@@ -25,58 +25,50 @@ from environments.run.workers.worker_process import (
     FIRST_REQUEST,
     Answer,
     Beat,
-    Cancelled,
+    Cancellation,
     Death,
-    Opened,
-    Refused,
+    Refusal,
     Request,
+    WorkerFacts,
     WorkerStart,
-    read_value,
 )
 from environments.trajectory import Failure, TrajectoryGroup
 from tools.errors import ConfigError, IsolationError, RunError
 
-TOGETHER = 2
-"""Deaths after which a group goes alone."""
-ALONE = 3
-"""Deaths while alone after which it counts as failed."""
-IN_A_SLOT = 5
-"""Deaths of a worker and those in its slot, with no group that ended meanwhile, which end the run."""
+MAX_SHARED_DEATHS = 2
+"""Deaths after which a group runs alone."""
+MAX_DEATHS_ALONE = 3
+"""Deaths while it ran alone after which a group counts as failed."""
+MAX_DEATHS_OF_SLOT = 5
+"""Deaths of one slot's workers, without a finished group in between, that end the run."""
 _CANCEL_S = 10.0
 _CLOSE_S = 30.0
-"""For closing sandboxes and the like, beside `teardown`."""
 _BEAT_S = 1.0
 _CHECK_S = 3.0
 _BEATS_PER_S = 16
 _NO_BEAT_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
 _ROOM_S = 10.0
-_CLASS = "WorkerDied"
+_ERROR_CLASS = "WorkerDied"
 T = TypeVar("T")
 
 
 class NoRoomError(ConfigError):
-    """A cluster has no resources for one more worker now."""
+    pass
 
 
 class Worker(Protocol):
-    """One worker, wherever it is, see `WorkerProcess`; each call may answer with its death."""
+    """One worker, local or remote, see `WorkerProcess`. Replies are pickled; any may be a `Death`."""
 
-    async def open(self) -> bytes | Death:
-        """Open the environment: a pickled `Opened` or `Refused`."""
-        ...
+    async def open(self) -> bytes | Death: ...
 
-    async def ask(self, request: bytes, number: int) -> bytes | Death:
-        """A pickled `Answer`, `Refused` or `Cancelled`."""
-        ...
+    async def ask(self, request: bytes, number: int) -> bytes | Death: ...
 
     async def cancel(self, number: int) -> object: ...
 
     async def beat(self) -> Beat | Death: ...
 
-    async def close(self, limit_s: float) -> bytes | Death:
-        """Close the environment in order: a pickled `Refused` if that broke."""
-        ...
+    async def close(self, limit_s: float) -> bytes | Death: ...
 
     async def kill(self, why: str) -> None: ...
 
@@ -84,34 +76,26 @@ class Worker(Protocol):
 class Engine(Protocol):
     """Starts workers."""
 
-    async def start(self, start: WorkerStart) -> Worker:
-        """Start one. Raises NoRoomError if there is no room for it now."""
-        ...
+    async def start(self, start: WorkerStart) -> Worker: ...
 
-    async def check(self) -> None:
-        """Raise RunError if no worker can be had any more."""
-        ...
+    async def check(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """Of one worker after another."""
-
     number: int
     start: WorkerStart
     worker: Worker | None = None
     is_open: bool = False
     is_reserved: bool = False
-    """For one group that goes alone."""
     running: int = 0
     opened: int = 0
-    """How many workers were open here so far, one after another."""
     deaths: int = 0
-    """Since a group ended last, of any worker."""
+    """Deaths since any worker finished a group."""
 
 
 class WorkerPool:
-    """Rolls groups out on workers; `own` finishes those of which nothing is left to roll out."""
+    """A `GroupSource` that rolls groups out on workers; `own` finishes those with no rollout left."""
 
     def __init__(
         self,
@@ -123,52 +107,41 @@ class WorkerPool:
         facts: Mapping[str, str],
         say: Callable[[str], None],
     ) -> None:
-        """Nothing is started yet; `facts` are what the fingerprint is of, see `RunOrigin.facts`."""
         self._env, self._engine, self._own, self._facts, self._say = env, engine, own, facts, say
         self._slots = [_Slot(number, start) for number, start in enumerate(starts, start=1)]
         self.at_once = sum(start.at_once for start in starts)
         self._tier = env.lifecycle.sandboxes.tier
         self._numbers = count(FIRST_REQUEST)
         self._changed = asyncio.Event()
-        """Of any slot; another one after each change."""
         self._next = asyncio.Lock()
-        """Of the one group that waits for room: each change would wake all that wait."""
+        """Only one group waits for a free slot: otherwise each change would wake all waiting groups."""
         self._error: Exception | None = None
-        """Why no worker can be had any more."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking: set[asyncio.Future[bytes | Death]] = set()
         self.in_flight: dict[int, InFlightNow] = {}
-        """What each worker has in flight."""
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
         self.deaths = 0
 
-    # Opening and closing.
-
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator["WorkerPool"]:
-        """With its workers, as soon as one of them is open; the others follow.
-
-        Raises UsageError: the environment cannot be opened in a worker, or is another experiment there.
-        RunError: workers die at once, or code of the environment's setup broke.
-        """
+    async def open(self) -> AsyncGenerator["WorkerPool"]:
+        """Start the workers and yield the pool once one is open; the others follow."""
         for slot in self._slots:
             self._spawn(self._open(slot))
         self._spawn(self._watch())
         self._spawn(self._check())
         try:
-            await self._until(lambda: any(each.is_open for each in self._slots))
+            await self._wait_until(lambda: any(each.is_open for each in self._slots))
             yield self
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             broken = await asyncio.gather(*map(self._close, self._slots))
-        for refused in filter(None, broken):
-            raise self._error_of(refused, "a worker")
+        for refusal in filter(None, broken):
+            raise self._error_of(refusal, "a worker")
 
-    async def _until(self, holds: Callable[[], T | None]) -> T:
-        """What a function of the slots gives, once that is true. Raises what keeps it from ever being."""
-        while not (found := holds()):
+    async def _wait_until(self, condition: Callable[[], T | None]) -> T:
+        while not (found := condition()):
             if self._error is not None:
                 raise self._error
             await self._changed.wait()
@@ -206,8 +179,8 @@ class WorkerPool:
         if isinstance(answer, Death):
             self._count_death(slot, answer)
             return False
-        opened: Opened | Refused = read_value(answer)
-        if isinstance(opened, Refused):
+        opened: WorkerFacts | Refusal = pickle.loads(answer)
+        if isinstance(opened, Refusal):
             raise self._error_of(opened, f"worker {slot.number}")
         changed = differences(self._facts, opened.facts)
         changed += differences(versions_of(opened.packages), opened.packages)
@@ -227,17 +200,17 @@ class WorkerPool:
         self._notify()
         return True
 
-    async def _close(self, slot: _Slot) -> Refused | None:
+    async def _close(self, slot: _Slot) -> Refusal | None:
         if slot.worker is None:
             return None
         answer: bytes | Death = Death(cause="it was not open")
         if slot.is_open:
             slot.is_open = False
             answer = await slot.worker.close(self._env.config.hook_timeout_s + _CLOSE_S)
-            await self._look_at(slot)  # what it said last
+            await self._look_at(slot)  # its last lines of output
         await slot.worker.kill("")
-        closed = None if isinstance(answer, Death) else read_value(answer)
-        return closed if isinstance(closed, Refused) else None
+        closed = None if isinstance(answer, Death) else pickle.loads(answer)
+        return closed if isinstance(closed, Refusal) else None
 
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
@@ -250,24 +223,22 @@ class WorkerPool:
                 await asyncio.sleep(_CHECK_S)
         except Exception as error:  # noqa: BLE001  # raised where groups are asked for
             self._fail(error)
-            for each in list(self._asking):  # none will be answered
+            for each in list(self._asking):  # no reply will come
                 each.cancel()
 
-    def _error_of(self, refused: Refused, who: str) -> Exception:
-        if refused.trace:
-            self._say(refused.trace.rstrip())
-        text = f"{who}: {refused.text}"
-        if refused.missing_key in os.environ:
+    def _error_of(self, refusal: Refusal, worker: str) -> Exception:
+        if refusal.trace:
+            self._say(refusal.trace.rstrip())
+        text = f"{worker}: {refusal.text}"
+        if refusal.missing_key in os.environ:
             text += (
                 f"; workers do not have the variables of your shell: give it to them, --worker-env "
-                f"{refused.missing_key}"
+                f"{refusal.missing_key}"
             )
-        return ConfigError(text) if refused.is_usage else RunError(text)
-
-    # Groups.
+        return ConfigError(text) if refusal.is_usage else RunError(text)
 
     async def first(self, task: GroupTask) -> TrajectoryGroup:
-        answer = await self._answer(_request("first", task))
+        answer = await self._roll_out(_request("first", task))
         if isinstance(answer, Failure):
             return await self._own.first(replace(task, rolled_out=(answer,)))
         return answer
@@ -277,42 +248,42 @@ class WorkerPool:
     ) -> FinishedGroup:
         if len(task.rolled_out) == size:
             return await self._own.run(task, size, max_row_tokens=max_row_tokens)
-        answer = await self._answer(_request("run", task, size, max_row_tokens))
+        answer = await self._roll_out(_request("run", task, size, max_row_tokens))
         if isinstance(answer, Failure):
             return await self._own.run(replace(task, rolled_out=(answer,)), 1, max_row_tokens=max_row_tokens)
         return answer
 
-    async def _answer(self, request: Request) -> Any:
-        """What a worker answers, or the failure of whatever ends every worker."""
+    async def _roll_out(self, request: Request) -> Any:
+        """Return the worker's answer, or a Failure if every worker died of this request."""
         deaths = alone = 0
         while True:
-            goes_alone = request.what == "first" or deaths >= TOGETHER
+            goes_alone = request.what == "first" or deaths >= MAX_SHARED_DEATHS
             async with self._worker(alone=goes_alone) as slot:
                 answer = await self._ask(slot, request)
             if not isinstance(answer, Death):
-                self._group_ended()
+                self._reset_deaths()
                 return answer
             if (blocked := answer.blocked) is None:
                 deaths += 1
                 alone += goes_alone
             elif (blocked.item_id, blocked.epoch) == (request.item_id, request.epoch):
-                self._group_ended()
+                self._reset_deaths()
                 return blocked.failure
-            if alone == ALONE:
-                self._group_ended()
+            if alone == MAX_DEATHS_ALONE:
+                self._reset_deaths()
                 return _failure(answer)
 
-    def _group_ended(self) -> None:
+    def _reset_deaths(self) -> None:
         for each in self._slots:
             each.deaths = 0
 
     @asynccontextmanager
     async def _worker(self, *, alone: bool) -> AsyncGenerator[_Slot]:
         if alone:
-            slot = await self._reserved()
+            slot = await self._reserve_slot()
         else:
             async with self._next:
-                slot = await self._until(self._with_room)
+                slot = await self._wait_until(self._find_free_slot)
         slot.running += 1
         try:
             yield slot
@@ -321,18 +292,20 @@ class WorkerPool:
             slot.is_reserved &= not alone
             self._notify()
 
-    def _with_room(self) -> _Slot | None:
+    def _find_free_slot(self) -> _Slot | None:
         there = [each for each in self._slots if each.is_open and not each.is_reserved]
         free = [each for each in there if each.running < each.start.at_once]
         return min(free, key=lambda each: each.running, default=None)
 
-    async def _reserved(self) -> _Slot:
+    async def _reserve_slot(self) -> _Slot:
         while True:
-            slot = await self._until(self._to_reserve)
+            slot = await self._wait_until(self._find_reservable)
             slot.is_reserved = True
             try:
-                # Where it closes meanwhile, perhaps for good, another one may be had.
-                await self._until(lambda: not slot.running if slot.is_open else self._with_room())  # noqa: B023
+                # If the slot closes meanwhile, perhaps for good, another one may be free.
+                await self._wait_until(
+                    lambda: not slot.running if slot.is_open else self._find_free_slot()  # noqa: B023
+                )
             except BaseException:
                 slot.is_reserved = False
                 self._notify()
@@ -341,7 +314,7 @@ class WorkerPool:
                 return slot
             slot.is_reserved = False
 
-    def _to_reserve(self) -> _Slot | None:
+    def _find_reservable(self) -> _Slot | None:
         others = [each for each in self._slots if not each.is_reserved]
         if len(self._slots) - len(others) >= max(1, len(self._slots) // 2):
             return None
@@ -358,7 +331,7 @@ class WorkerPool:
         except asyncio.CancelledError:
             if self._error is not None and asking.cancelled():
                 raise self._error from None
-            # What it has finished by now is not lost.
+            # Keep a result that is already finished.
             cancelling = asyncio.ensure_future(worker.cancel(number))
             await asyncio.wait({asking}, timeout=_CANCEL_S)
             cancelling.cancel()
@@ -366,22 +339,19 @@ class WorkerPool:
                 asking.cancel()
                 raise
         if isinstance(answer, Death):
-            self._died(slot, opened, answer)
+            self._replace_worker(slot, opened, answer)
             return answer
-        value = read_value(answer)
-        if isinstance(value, Cancelled):
+        value = pickle.loads(answer)
+        if isinstance(value, Cancellation):
             raise asyncio.CancelledError
-        if isinstance(value, Refused):
+        if isinstance(value, Refusal):
             raise self._error_of(value, f"worker {slot.number}")
         assert isinstance(value, Answer)
-        self._env.lifecycle.weight_versions.merge(value.met)
-        opened_elsewhere(value.read, value.written)
+        self._env.lifecycle.weight_versions.merge(value.new_versions)
+        note_elsewhere(value.read, value.written)
         return value.value
 
-    # Deaths and beats.
-
-    def _died(self, slot: _Slot, opened: int, death: Death) -> None:
-        """Have another worker take the slot, once for each that died."""
+    def _replace_worker(self, slot: _Slot, opened: int, death: Death) -> None:
         if slot.opened != opened or not slot.is_open:
             return
         slot.is_open = False
@@ -398,10 +368,11 @@ class WorkerPool:
         if death.with_supervisor:
             slot.worker = None
         self.in_flight.pop(slot.number, None)
-        if slot.deaths == IN_A_SLOT:
+        last_line = death.trace.strip().rpartition("\n")[2]
+        if slot.deaths == MAX_DEATHS_OF_SLOT:
             raise RunError(
-                f"worker {slot.number} ended {IN_A_SLOT} times, and no group ended meanwhile; the last "
-                f"time: {death.cause}{_last_line(death)}"
+                f"worker {slot.number} ended {MAX_DEATHS_OF_SLOT} times, and no group ended meanwhile; the "
+                f"last time: {death.cause}{f' ({last_line:.200})' if last_line else ''}"
             )
         self._say(f"worker {slot.number} ended, {death.cause}; another one takes its place")
 
@@ -424,10 +395,10 @@ class WorkerPool:
             await worker.kill(f"its node did not answer for {_NO_BEAT_S:g} s")
             return
         if isinstance(beat, Death):
-            self._died(slot, opened, beat)
+            self._replace_worker(slot, opened, beat)
             return
         self.in_flight[slot.number] = beat.in_flight
-        self._env.lifecycle.weight_versions.merge(beat.met)
+        self._env.lifecycle.weight_versions.merge(beat.new_versions)
         for line in beat.lines:
             text = f"worker {slot.number}: {line}"
             if slot.is_open:
@@ -436,9 +407,8 @@ class WorkerPool:
                 self._say_once(line, text)
 
     def _say_once(self, line: str, text: str | None = None) -> None:
-        """Show what all workers say as they open, or one says again and again, once."""
-        if line not in self._said:
-            self._said.add(line)
+        if line not in self._shown:
+            self._shown.add(line)
             self._say(text or line)
 
 
@@ -456,18 +426,13 @@ def _request(
     )
 
 
-def _last_line(death: Death) -> str:
-    line = death.trace.strip().rpartition("\n")[2]
-    return f" ({line:.200})" if line else ""
-
-
 def _failure(death: Death) -> Failure:
-    error = f"{_CLASS}: {death.cause}; {ALONE} workers ended while it was alone in them"
+    error = f"{_ERROR_CLASS}: {death.cause}; {MAX_DEATHS_ALONE} workers ended while it was alone in them"
     return Failure(
         sibling=0,
         stop_reason=None,
         error=error,
-        error_class=_CLASS,
+        error_class=_ERROR_CLASS,
         where="its worker",
         traceback=f"{death.trace}\n{error}".strip(),
         turns=0,

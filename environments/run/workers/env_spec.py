@@ -1,4 +1,4 @@
-"""An environment as data, of which another process makes an equal one."""
+"""An environment as data, from which another process builds an equal one."""
 
 import importlib
 import os
@@ -16,39 +16,32 @@ from environments.run.experiment import environment_files, has_file
 from environments.run.group_source import Finishing
 from environments.run.loading import load_file
 from environments.run.open_run import SourceOptions
-from environments.run.workers.worker_process import below
 from tools.errors import ConfigError
 
 _MAIN = "__main__"
 _OF_A_FILE = "turnwise_file_"
-"""How modules are called that `load_file` made of a file which has no name of its own."""
+"""Prefix of modules that `load_file` creates for files without an importable name."""
 ServerT = TypeVar("ServerT", bound=ModelServerConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJob:
-    """What a worker does with its environment."""
-
     config: AgentEnvConfig
     servers: tuple[ModelServerConfig, ...]
-    """With their keys."""
     is_evaluation: bool = False
     waits: bool = False
-    """For model servers that do not answer yet."""
     finishing: Finishing
     packages: tuple[str, ...]
-    """Whose versions are to be as the driver's."""
     files: Mapping[str, str]
-    """Those of the fingerprint, see `environment_files`: what else the driver has loaded is of it, too."""
 
     @classmethod
     def of(cls, env: AgentEnv, options: SourceOptions) -> "WorkerJob":
-        """What workers do for an environment that is open here, all of them together."""
+        known, loaded = packages_distributions(), {name.partition(".")[0] for name in list(sys.modules)}
         return cls(
             config=env.config,
             servers=(*env.servers, *env.lifecycle.parts.second_servers),
             finishing=options.finishing,
-            packages=_loaded_packages(),
+            packages=tuple(sorted({package for name in loaded for package in known.get(name, ())})),
             files={name: str(path) for name, path in environment_files(env).items()},
             is_evaluation=options.evaluation,
             waits=options.waits,
@@ -61,14 +54,11 @@ class EnvSpec:
     file: str
     class_name: str
     job: bytes
-    """Pickled apart: its values may be of the class's module, which is loaded first."""
+    """A pickled `WorkerJob`. It is separate since its values may need the class's module to be loaded
+    first."""
 
     @classmethod
     def of(cls, env_cls: type, job: WorkerJob) -> "EnvSpec":
-        """Of a class that another process can load.
-
-        Raises ConfigError if it cannot.
-        """
         file = getattr(sys.modules.get(env_cls.__module__), "__file__", None)
         if not has_file(env_cls) or "<locals>" in env_cls.__qualname__ or file is None:
             raise ConfigError(
@@ -84,34 +74,31 @@ class EnvSpec:
             ) from error
         return cls(
             module=env_cls.__module__,
-            file=os.path.abspath(file),  # noqa: PTH100  # a link is named as it is here
+            file=os.path.abspath(file),  # noqa: PTH100  # does not resolve links
             class_name=env_cls.__qualname__,
             job=job_bytes,
         )
 
     def load(self, root: str) -> tuple[AgentEnv, WorkerJob]:
-        """The environment, not open yet, and what to do; its files lie below `root`, see `below`.
-
-        Raises ConfigError if its code fails.
-        """
+        """Return the environment, not open yet, and its job; its files lie below `root`."""
         if self.module == _MAIN or self.module.startswith(_OF_A_FILE):
-            module = load_file(below(root, self.file))
+            module = load_file(root + self.file)
             if self.module == _MAIN:
-                sys.modules[_MAIN] = module  # pickled values name it so
+                sys.modules[_MAIN] = module  # the name in pickled values
         else:
             module = importlib.import_module(self.module)
         env_cls: Any = attrgetter(self.class_name)(module)
-        job: WorkerJob = pickle.loads(self.job)  # of the driver, the same user
+        job: WorkerJob = pickle.loads(self.job)  # from the driver, run by the same user
         dataset = job.config.dataset_path
-        if root and dataset is not None and os.path.isfile(below(root, dataset)):  # noqa: PTH113
-            job = replace(job, config=job.config.model_copy(update={"dataset_path": below(root, dataset)}))
+        if root and dataset is not None and os.path.isfile(root + dataset):  # noqa: PTH113
+            job = replace(job, config=job.config.model_copy(update={"dataset_path": root + dataset}))
         return env_cls(job.config, job.servers), job
 
 
 def shares(job: WorkerJob, count: int) -> list[WorkerJob]:
-    """What each of so many workers does, with its share of what may be in flight at once.
+    """Split a job into `count` jobs with a share of each concurrency limit.
 
-    Raises ConfigError if a limit leaves some of them nothing.
+    Raises ConfigError if a limit is smaller than `count`.
     """
     limit = job.config.max_concurrent_rollouts
     _refuse_too_few(limit, count, "--env.max_concurrent_rollouts")
@@ -122,16 +109,16 @@ def shares(job: WorkerJob, count: int) -> list[WorkerJob]:
         replace(
             job,
             config=job.config.model_copy(update={"max_concurrent_rollouts": _share(limit, count, number)}),
-            servers=tuple(_with_share(server, count, number) for server in job.servers),
+            servers=tuple(_server_share(server, count, number) for server in job.servers),
         )
         for number in range(count)
     ]
 
 
-def _with_share(server: ServerT, count: int, number: int) -> ServerT:
+def _server_share(server: ServerT, count: int, number: int) -> ServerT:
     share = _share(server.num_max_requests_at_once, count, number)
     shared = server.model_copy(update={"num_max_requests_at_once": share})
-    # What was set by hand is told from a default.
+    # The fingerprint counts only settings that were set explicitly.
     shared.model_fields_set.intersection_update(server.model_fields_set)
     return shared
 
@@ -145,13 +132,6 @@ def _refuse_too_few(limit: int, count: int, what: str) -> None:
         raise ConfigError(
             f"{what} {limit} is shared by {count} workers, and some get none: raise it, or use fewer"
         )
-
-
-def _loaded_packages() -> tuple[str, ...]:
-    """The packages that this process has loaded modules of."""
-    loaded = {name.partition(".")[0] for name in list(sys.modules)}
-    known = packages_distributions()
-    return tuple(sorted({package for name in loaded for package in known.get(name, ())}))
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:

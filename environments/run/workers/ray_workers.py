@@ -1,7 +1,7 @@
-"""Workers as actors of Ray, on this machine or on a cluster: the one module that imports it.
+"""Workers as actors of Ray, on this machine or on a cluster; no other module imports Ray.
 
-An actor is no more than the supervisor of a worker's process (`WorkerProcess`): Ray places it, says when its
-node is gone, and carries messages.
+An actor only supervises a worker process (`WorkerProcess`): Ray places it, reports a lost node and carries
+messages. Ray reports neither exit code nor signal of an actor's process.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
@@ -38,7 +39,6 @@ exceptions: Any = ray.exceptions
 groups: Any = import_module("ray.util.placement_group")
 strategies: Any = import_module("ray.util.scheduling_strategies")
 OBJECT_STORE_BYTES = 256 << 20
-"""Of a local Ray, for groups on their way to the driver."""
 _CLEAN = """
 trap ended=1 TERM
 while [ -z "$ended" ] && kill -0 "$1" 2>/dev/null; do sleep 1 & wait "$!"; done
@@ -48,19 +48,18 @@ while [ -z "$ended" ] && kill -0 "$1" 2>/dev/null; do sleep 1 & wait "$!"; done
 done
 rm -rf -- "$0"
 """
-"""Waits for the end of the driver, even by SIGKILL; then ends what of Ray would outlive it: processes of its
-that have files open in its folder."""
+"""Waits for the driver's end, even by SIGKILL, then kills Ray's processes that have files open in its
+folder."""
 T = TypeVar("T")
 _OWN = asyncio.Lock()
-"""Held while this process has a Ray of its own."""
 _TOKEN = "RAY_AUTH_TOKEN_PATH"
 _ROOM_S = 10.0
 _CONNECT_S = 10.0
 _GONE_S = 20.0
-"""A third of what Ray waits for its head before it ends this process."""
+"""A third of the time after which Ray ends this process for want of its head."""
 _KILL_S = 5.0
 _SHORT = 40
-"""Characters of a folder below which the names of Ray's sockets fit."""
+"""Longest temporary folder, in characters, that leaves room for the names of Ray's sockets."""
 _GONE: tuple[type[Exception], ...] = (
     exceptions.RayActorError,
     exceptions.NodeDiedError,
@@ -72,33 +71,28 @@ _GONE: tuple[type[Exception], ...] = (
 
 class RayEngine:
     supervisor: type = WorkerProcess
-    """Of what each actor is."""
 
-    def __init__(self, *, asked: Mapping[str, float], at_once: int) -> None:
-        self._asked = dict(asked)
+    def __init__(self, *, resources: Mapping[str, float], at_once: int) -> None:
+        self._resources = dict(resources)
         self._head: str = ray.get_runtime_context().gcs_address
         self._seen_at = monotonic()
         self.is_gone = False
-        """Whether the cluster cannot be reached for so long that Ray would soon end this process."""
+        """Whether the cluster has been unreachable for so long that Ray would soon end this process."""
         self._options: dict[str, Any] = {
-            "num_cpus": asked["CPU"],
-            "memory": asked.get("memory"),
-            "resources": {name: each for name, each in asked.items() if name not in ("CPU", "memory")},
+            "num_cpus": resources["CPU"],
+            "memory": resources.get("memory"),
+            "resources": {name: each for name, each in resources.items() if name not in ("CPU", "memory")},
             "max_restarts": 0,
-            # Beats, cancellations and the end come beside the groups.
+            # Room for beats, cancellations and the close request.
             "max_concurrency": 2 * at_once + 16,
         }
 
     async def start(self, start: WorkerStart) -> Worker:
-        """Start one.
+        return await _in_thread(partial(self._place, start))
 
-        Raises NoRoomError if the cluster has no room for it.
-        """
-        return await _in_thread(partial(self._placed, start))
-
-    def _placed(self, start: WorkerStart) -> "_RayWorker":
-        # Resources are reserved before a process starts, which may take long and is no lack of room.
-        placement = groups.placement_group([self._asked])
+    def _place(self, start: WorkerStart) -> "_RayWorker":
+        # Reserve resources first: a slow start of the process is no lack of room.
+        placement = groups.placement_group([self._resources])
         try:
             if not placement.wait(_ROOM_S):
                 self._refuse_without_room()
@@ -110,30 +104,31 @@ class RayEngine:
             raise
 
     async def check(self) -> None:
-        if await _in_thread(partial(_is_there, self._head)):
+        try:
+            await _in_thread(partial(_open_connection, self._head))
             self._seen_at = monotonic()
-        elif monotonic() - self._seen_at > _GONE_S:
-            self.is_gone = True
-            raise RunError(
-                f"the Ray cluster has not been there for {_GONE_S:g} s; the same command goes on with "
-                f"another one, or without"
-            )
+        except OSError:
+            if monotonic() - self._seen_at > _GONE_S:
+                self.is_gone = True
+                raise RunError(
+                    f"the Ray cluster has not been there for {_GONE_S:g} s; the same command goes on with "
+                    f"another one, or without"
+                ) from None
 
     def _refuse_without_room(self) -> None:
         free, there = ray.available_resources(), ray.cluster_resources()
         # Enough in all may be too little on each node.
-        lacking = [name for name, amount in self._asked.items() if free.get(name, 0) < amount] or self._asked
+        lacking = [name for name, amount in self._resources.items() if free.get(name, 0) < amount]
+        lacking = lacking or list(self._resources)
         has = _in_words({each: there.get(each, 0) for each in lacking})
         left = _in_words({each: free.get(each, 0) for each in lacking})
         raise NoRoomError(
-            f"no room for a worker: each asks for {_in_words(self._asked)}; the cluster has {has}, and "
+            f"no room for a worker: each asks for {_in_words(self._resources)}; the cluster has {has}, and "
             f"{left} free"
         )
 
 
 class _RayWorker:
-    """The handle of an actor; where that is gone, its death is the answer."""
-
     def __init__(self, actor: Any, placement: Any, engine: RayEngine) -> None:
         self._actor, self._placement, self._engine = actor, placement, engine
 
@@ -154,7 +149,7 @@ class _RayWorker:
 
     async def kill(self, why: str) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_KILL_S):  # it takes its files away
+            async with asyncio.timeout(_KILL_S):  # the supervisor removes its files
                 await self._call("kill", why)
         self._end()
 
@@ -172,7 +167,7 @@ class _RayWorker:
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except exceptions.ActorUnavailableError:
-            # It may go on, and would come back: what it had in flight runs elsewhere by then.
+            # The actor may come back, but its groups run elsewhere by then.
             self._end()
             return Death(cause="its node cannot be reached", with_supervisor=True)
         except _GONE as error:
@@ -183,7 +178,6 @@ class _RayWorker:
 
 
 def _cause(error: Exception) -> str:
-    """Why an actor is gone, of Ray's pages on it."""
     text = str(error)
     if isinstance(error, exceptions.OutOfMemoryError) or "memory monitor" in text or "OutOfMemory" in text:
         return "Ray ended it as its node was short of memory (--worker-memory bounds a worker)"
@@ -201,19 +195,15 @@ def _in_words(resources: Mapping[str, float]) -> str:
     )
 
 
-def cluster_resources() -> dict[str, float]:
-    return ray.cluster_resources()
+cluster_resources: Callable[[], dict[str, float]] = ray.cluster_resources
 
 
 @asynccontextmanager
-async def connected(address: str | None, *, local: Mapping[str, float]) -> AsyncGenerator[bool]:
-    """Ray, as long as it is entered: a cluster's, or without an address our own with `local` resources.
+async def connect(address: str | None, *, local: Mapping[str, float]) -> AsyncGenerator[bool]:
+    """Connect to Ray and yield whether it is our own, so that workers share this machine.
 
-    Where this program uses Ray already, that one is taken, and left as it is. Gives whether it is our own:
-    then workers are where this process is.
-
-    Raises ConfigError if there is no cluster at the address, or it runs another Ray or Python; RunError if
-    our own does not start in time.
+    Without an address, start Ray with `local` resources; a Ray that this program uses already is used instead
+    and not shut down. Raises ConfigError if the cluster is unusable, RunError if our own Ray starts too late.
     """
     if _OWN.locked():
         raise ConfigError(
@@ -224,7 +214,7 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
         yield False
         return
     if address is not None:
-        await asyncio.to_thread(_refuse_deaf, address)
+        await asyncio.to_thread(_refuse_unreachable, address)
     own = nullcontext({"address": address}) if address is not None else _own_ray(local)
     where = "no Ray can be started here" if address is None else f"--ray {address} cannot be used"
     async with _OWN:
@@ -233,7 +223,7 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
             job._py_driver_sys_path = _NoPaths()
             init = partial(ray.init, job_config=job, log_to_driver=False, configure_logging=False, **options)
             try:
-                # In a thread, as Ray takes over the signals of the main one; to its end, or half stays.
+                # In a thread, as Ray takes over the main thread's signals; uncancelled, or half of it stays.
                 error_class = RunError if address is None else ConfigError
                 await to_the_end(asyncio.to_thread(_init, init, where, error_class))
                 yield address is None
@@ -244,80 +234,58 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    """What a call of Ray's gives, in a thread that nothing waits for at the end of the process.
-
-    Without its head, a cluster answers nothing for a minute.
-    """
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[T] = loop.create_future()
+    """Call a function in a daemon thread, since a cluster without its head answers nothing for a minute."""
+    result = Future[T]()
+    result.set_running_or_notify_cancel()  # a caller that is cancelled does not cancel the call
 
     def run() -> None:
-        result = asyncio.Future[T](loop=loop)
         try:
             result.set_result(function())
         except Exception as error:  # noqa: BLE001  # raised where it is awaited
             result.set_exception(error)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(_hand_over, result, ended)
 
     threading.Thread(target=run, daemon=True).start()
-    return await ended
+    return await asyncio.wrap_future(result)
 
 
-def _hand_over(result: "asyncio.Future[T]", to: "asyncio.Future[T]") -> None:
-    error = result.exception()
-    if to.done():  # nobody waits any more
-        return
-    if error is None:
-        to.set_result(result.result())
-    else:
-        to.set_exception(error)
-
-
-def _is_there(head: str) -> bool:
-    host, _, port = head.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
-    except OSError:
-        return False
-    return True
+def _open_connection(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
 
 
 def _init(init: Callable[[], object], where: str, error_class: type[TurnwiseError]) -> None:
     try:
         init()
-    except BaseException as error:  # noqa: BLE001  # Ray exits where its processes start too late
+    except BaseException as error:  # noqa: BLE001  # Ray exits if its processes start too late
         why = " ".join(str(error).split())[:400] or type(error).__name__
         raise error_class(f"{where}: {why}; the same command tries again") from None
 
 
 class _NoPaths(list[str]):
-    """In the place of folders that Ray puts first on its processes' path, where a `tools.py` hides ours."""
+    """Ignores the folders that Ray puts first on `sys.path`, where a `tools.py` would hide ours."""
 
-    def extend(self, _: Iterable[str]) -> None:
-        """Takes none."""
+    def extend(self, _: Iterable[str]) -> None: ...
 
 
-def _refuse_deaf(address: str) -> None:
-    """Ray itself would try for minutes."""
+def _refuse_unreachable(address: str) -> None:
+    """Raise ConfigError if no cluster listens; Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if address == "auto":
         return
     if not (colon and host and port.isdecimal()):
         raise ConfigError(f"--ray {address}: give auto, or HOST:PORT such as 10.0.0.1:6379")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+        _open_connection(address)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"no Ray cluster at --ray {address}: {error}") from error
 
 
 @contextmanager
 def _own_ray(resources: Mapping[str, float]) -> Generator[dict[str, Any]]:
-    """The arguments of a Ray on loopback, in a folder that goes with it."""
     cpus, others = resources["CPU"], {name: each for name, each in resources.items() if name != "CPU"}
     scratch = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="turnwise-ray-", dir=scratch if len(scratch) < _SHORT else "/tmp")
-    # Ray would write one into the home directory, and leave it there.
+    # Without one, Ray writes a token into the home directory and leaves it there.
     token = Path(folder, "token")
     token.write_text(secrets.token_hex(32))
     before = os.environ.get(_TOKEN)
@@ -345,11 +313,10 @@ def _own_ray(resources: Mapping[str, float]) -> Generator[dict[str, Any]]:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Without lines of Ray's: what is wrong is told in our words."""
     log, listen = logging.getLogger("ray"), inside.listen_error_messages
     level = log.level
     log.setLevel(logging.CRITICAL)
-    inside.listen_error_messages = _nothing
+    inside.listen_error_messages = _do_nothing
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
@@ -359,5 +326,5 @@ def _quiet() -> Generator[None]:
         inside.listen_error_messages = listen
 
 
-def _nothing(*_: object) -> None:
-    """In the place of what shows Ray's messages."""
+def _do_nothing(*_: object) -> None:
+    pass

@@ -1,9 +1,10 @@
-"""A worker: an environment that is open in a process of its own and rolls out what it is asked for."""
+"""A worker: a process that opens an environment and rolls out groups on request."""
 
 import asyncio
 import ctypes
 import faulthandler
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -20,7 +21,7 @@ from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.opened_files import OpenedFiles
-from environments.run.experiment import origin_of
+from environments.run.experiment import origin_of, take_paths
 from environments.run.group_source import source_in_process
 from environments.run.progress import RolloutsInFlight
 from environments.run.watchdog import Watchdog
@@ -32,14 +33,12 @@ from environments.run.workers.worker_process import (
     NEWS,
     Answer,
     Beat,
-    Blocked,
-    Cancelled,
-    Opened,
-    Refused,
+    BlockedLoop,
+    Cancellation,
+    Refusal,
     Request,
-    below,
-    packed,
-    read_value,
+    WorkerFacts,
+    pack_message,
 )
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, TurnwiseError, UsageError
@@ -49,7 +48,6 @@ _PARENT_DEATH_SIGNAL = 1
 
 
 def main(fd: int, parent: int) -> None:
-    """Work for the supervisor at the other end of a socket, for as long as it lives."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
@@ -58,28 +56,26 @@ def main(fd: int, parent: int) -> None:
     channel = Channel(socket.socket(fileno=fd))
     number, content = channel.next()
     try:
-        spec: EnvSpec = read_value(content)
+        spec: EnvSpec = pickle.loads(content)  # our own code, run by the same user
         env, job = spec.load(sys.argv[1])
-    except BaseException as error:  # noqa: BLE001  # of the environment's code, shown to who asked
-        channel.send(number, refusal(error))
+    except BaseException as error:  # noqa: BLE001  # of the environment's code
+        channel.send(number, refusal_of(error))
         return
     run_whole(RolloutWorker(channel, env, job, sys.argv[1]).work(number))
 
 
 class Channel:
-    """The worker's end of the connection; any thread may send."""
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._one_at_a_time = connection, threading.Lock()
         self._reader = connection.makefile("rb")
 
     def send(self, number: int, value: object) -> None:
-        content = packed(number, value)
-        with self._one_at_a_time, suppress(OSError):  # without a supervisor this process ends
+        content = pack_message(number, value)
+        with self._one_at_a_time, suppress(OSError):  # `next` exits without a supervisor
             self._connection.sendall(content)
 
     def next(self) -> tuple[int, bytes]:
-        """The next message; without a supervisor the process ends, and with it what it has in flight."""
+        """Return the next message. Without a supervisor the process exits."""
         try:
             head = self._reader.read(HEAD.size)
             number, size = HEAD.unpack(head)
@@ -97,11 +93,11 @@ class RolloutWorker:
         )
         self._lines: list[str] = []
         self._root, self._opened = root, OpenedFiles(in_hooks=True)
-        self._told, self._one_at_a_time = set[str](), threading.Lock()
+        self._sent_versions, self._one_at_a_time = set[str](), threading.Lock()
         self._running: dict[int, asyncio.Task[None]] = {}
 
     async def work(self, number: int) -> None:
-        """Open the environment, which answers the request `number`, and work until it is to close."""
+        """Open the environment, reply to request `number`, and work until the request to close."""
         env, job = self._env, self._job
         self._close = asyncio.get_running_loop().create_future()
         try:
@@ -113,24 +109,22 @@ class RolloutWorker:
                     on_tick=self._beat,
                     what="worker",
                 )
-                closing.enter_context(watchdog.watching())
-                for backend in {
-                    env.lifecycle.sandboxes.kind,
-                    env.lifecycle.sandboxes.verifier_kind,
-                }:  # what a killed worker left
-                    with suppress(UsageError):
+                closing.enter_context(watchdog.watch())
+                sandboxes = env.lifecycle.sandboxes
+                for backend in {sandboxes.kind, sandboxes.verifier_kind}:
+                    with suppress(UsageError):  # leftovers of a killed worker
                         await reap_sandboxes(backend)
                 opened = env.opened(evaluation=job.is_evaluation, waits=job.waits, notify=self._lines.append)
                 await closing.enter_async_context(opened)
                 self._items = dict(zip(env.item_ids, env.items, strict=True))
-                there = {name: Path(below(self._root, path)) for name, path in job.files.items()}
+                there = {name: Path(self._root + path) for name, path in job.files.items()}
                 files = {name: path for name, path in there.items() if path.is_file()}
                 facts = origin_of(env, evaluation=job.is_evaluation, more_files=files).facts()
-                packages, tier = versions_of(job.packages), env.lifecycle.sandboxes.tier
-                self._channel.send(number, Opened(facts=facts, packages=packages, tier=tier))
-                watchdog.on_end = self._blocked
-                closing.enter_context(watchdog.armed())
-                closing.enter_context(self._opened.watched())
+                packages, tier = versions_of(job.packages), sandboxes.tier
+                self._channel.send(number, WorkerFacts(facts=facts, packages=packages, tier=tier))
+                watchdog.on_end = self._send_blocked
+                closing.enter_context(watchdog.arm())
+                closing.enter_context(self._opened.watch())
                 loop = asyncio.get_running_loop()
                 threading.Thread(
                     target=self._read, args=[loop], name="turnwise-requests", daemon=True
@@ -139,20 +133,20 @@ class RolloutWorker:
                 for task in self._running.values():
                     task.cancel()
                 await asyncio.wait(self._running.values()) if self._running else None
-        except Exception as error:  # noqa: BLE001  # of the environment's code, shown to who asked
-            answer = refusal(error)
+        except Exception as error:  # noqa: BLE001  # of the environment's code
+            answer = refusal_of(error)
         else:
-            answer = Cancelled()
-        self._beat(None)  # what was said last
+            answer = Cancellation()
+        self._beat(None)  # the last lines of output
         self._channel.send(number, answer)
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             number, content = self._channel.next()
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._take, number, read_value(content))
+                loop.call_soon_threadsafe(self._handle, number, pickle.loads(content))
 
-    def _take(self, number: int, request: "Request | int") -> None:
+    def _handle(self, number: int, request: "Request | int") -> None:
         if isinstance(request, int):
             assert number == CANCEL
             if (task := self._running.get(request)) is not None:
@@ -167,9 +161,9 @@ class RolloutWorker:
         try:
             answer = await self._result(request)
         except asyncio.CancelledError:
-            answer = Cancelled()
-        except Exception as error:  # noqa: BLE001  # handed on
-            answer = refusal(error)
+            answer = Cancellation()
+        except Exception as error:  # noqa: BLE001  # sent to the driver
+            answer = refusal_of(error)
         await asyncio.to_thread(self._channel.send, number, answer)
 
     async def _result(self, request: Request) -> Answer:
@@ -188,38 +182,35 @@ class RolloutWorker:
             value = await self._source.run(task, request.size, max_row_tokens=request.max_row_tokens)
         return Answer(
             value=value,
-            met=self._newly_met(),
-            read=self._taken(self._opened.read),
-            written=self._taken(self._opened.written),
+            new_versions=self._take_new_versions(),
+            read=self._driver_paths(self._opened.read),
+            written=self._driver_paths(self._opened.written),
         )
 
-    def _taken(self, paths: dict[str, None]) -> tuple[str, ...]:
-        """Paths as the driver has them; code on other threads may open more meanwhile."""
-        taken = tuple(paths)
-        for each in taken:
-            del paths[each]
-        return tuple(each.removeprefix(self._root) for each in taken)
+    def _driver_paths(self, paths: dict[str, None]) -> tuple[str, ...]:
+        return tuple(each.removeprefix(self._root) for each in take_paths(paths))
 
     def _beat(self, _: str | None) -> None:
-        """Called twice a second, by the thread of the watchdog."""
         lines = tuple(self._lines)
         del self._lines[: len(lines)]
-        self._channel.send(NEWS, Beat(in_flight=self._watched.now(), met=self._newly_met(), lines=lines))
+        beat = Beat(in_flight=self._watched.now(), new_versions=self._take_new_versions(), lines=lines)
+        self._channel.send(NEWS, beat)
 
-    def _newly_met(self) -> tuple[str, ...]:
-        """Each version once: a name that comes again is news where a trainer began anew."""
+    def _take_new_versions(self) -> tuple[str, ...]:
+        """Return each version once: a repeated name would mean that the trainer restarted."""
         with self._one_at_a_time:
-            new = tuple(each for each in self._env.lifecycle.weight_versions.seen if each not in self._told)
-            self._told.update(new)
+            versions = self._env.lifecycle.weight_versions.seen
+            new = tuple(each for each in versions if each not in self._sent_versions)
+            self._sent_versions.update(new)
         return new
 
-    def _blocked(self, rollout: InFlight, failure: Failure) -> None:
-        self._channel.send(NEWS, Blocked(item_id=rollout.item_id, epoch=rollout.epoch, failure=failure))
+    def _send_blocked(self, rollout: InFlight, failure: Failure) -> None:
+        self._channel.send(NEWS, BlockedLoop(item_id=rollout.item_id, epoch=rollout.epoch, failure=failure))
 
 
-def refusal(error: BaseException) -> Refused:
+def refusal_of(error: BaseException) -> Refusal:
     if isinstance(error, BaseExceptionGroup):
-        return refusal(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
+        return refusal_of(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     cause = error.__cause__
     key = error if isinstance(error, KeyError) else cause
     if not isinstance(error, TurnwiseError):
@@ -227,7 +218,7 @@ def refusal(error: BaseException) -> Refused:
     else:
         text = str(error)
         trace = traceback_of(cause) if isinstance(error, RunError) and cause is not None else ""
-    return Refused(
+    return Refusal(
         text=text,
         is_usage=isinstance(error, UsageError),
         trace=trace,

@@ -1,4 +1,4 @@
-"""Workers for the groups of a run, or of your own loop: more processes, of this machine or a Ray cluster."""
+"""Workers as an option of a run (`OnWorkers`) and for your own loop (`Workers`)."""
 
 import asyncio
 import logging
@@ -28,24 +28,20 @@ from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
 MOST_BYTES = 512 << 20
-"""Of an environment's files that are sent to each worker of a cluster."""
 SANDBOXES_PER_CORE = 16
-"""Of a node that does not say how many `sandbox` it has among its resources."""
+"""Sandboxes per core of a node without a `sandbox` resource."""
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnWorkers:
-    """Opens workers as the source of a run's groups."""
-
     count: int | None = None
-    """`None`: one for each core of the cluster."""
+    """`None`: one worker per core of the cluster."""
     ray: str | None = None
-    """A running cluster, `auto` or HOST:PORT; `None`: a Ray of this machine, for as long as it is needed."""
+    """A running cluster, `auto` or HOST:PORT; `None`: start Ray on this machine."""
     variables: Sequence[str] = ()
-    """Names of environment variables that workers of a cluster get."""
     max_memory: int | None = None
-    """Bytes of one worker's process; `None`: its share of 80 % of its machine's."""
+    """Bytes of one worker's process; `None`: its share of 80 % of its machine's memory."""
 
     def __post_init__(self) -> None:
         if self.count is not None and self.count < 1:
@@ -63,25 +59,20 @@ class OnWorkers:
             raise ConfigError(f"--worker-env {missing[0]}: there is no such variable here")
 
     @asynccontextmanager
-    async def opened(self, env: AgentEnv, options: SourceOptions) -> AsyncGenerator[WorkerPool]:
-        """With workers for the groups of an environment that is open here.
-
-        Raises ConfigError if class, policy or files cannot be had elsewhere, there is no such cluster, or no
-        room in it, or a worker has another experiment; RunError if workers die as they open, or code of the
-        environment's setup broke.
-        """
+    async def open(self, env: AgentEnv, options: SourceOptions) -> AsyncGenerator[WorkerPool]:
+        """Start workers for an environment that is open here and yield them as a source of groups."""
         _refuse_live_policy(env)
         # Ray loads slowly, and only this needs it.
-        from environments.run.workers.ray_workers import RayEngine, cluster_resources, connected  # noqa: PLC0415
+        from environments.run.workers.ray_workers import RayEngine, cluster_resources, connect  # noqa: PLC0415
 
         job = WorkerJob.of(env, options)
-        # What can be refused before Ray is started.
+        # Refuse bad settings before Ray is started.
         EnvSpec.of(type(env), job)
         shares(job, self.count or 1)
         limit, some = env.config.max_concurrent_rollouts, self.count or 1
         sandboxes = max((os.cpu_count() or 1) * SANDBOXES_PER_CORE, -(-limit // some) * some)
         local = {"CPU": float(some), "sandbox": float(sandboxes)}
-        async with connected(self.ray, local=local) as are_here:
+        async with connect(self.ray, local=local) as are_here:
             there = cluster_resources()
             count = self.count or min(int(there.get("CPU", 0)), limit)
             if not count:
@@ -90,17 +81,13 @@ class OnWorkers:
                 options.say(f"{count} workers, as many as the cluster has cores")
             starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
             sandboxes = -(-limit // count) if env.lifecycle.sandboxes.are_opened else 0
-            asked = _asked(there, sandboxes, self.max_memory)
-            engine = RayEngine(asked=asked, at_once=max(each.at_once for each in starts))
-            async with pool_of(env, engine, starts, options).opened() as pool:
+            resources = _worker_resources(there, sandboxes, self.max_memory)
+            engine = RayEngine(resources=resources, at_once=max(each.at_once for each in starts))
+            async with pool_of(env, engine, starts, options).open() as pool:
                 yield pool
 
     def starts(self, env: AgentEnv, job: WorkerJob, count: int, *, are_here: bool) -> list[WorkerStart]:
-        """What each worker is started with; `are_here`: on this machine, where its files are.
-
-        Raises ConfigError if the class or its files cannot be had elsewhere, or there are too many workers.
-        """
-        files = None if are_here else files_of(env)
+        files = None if are_here else collect_files(env)
         names = os.environ if are_here else self.variables
         return [
             WorkerStart(
@@ -124,7 +111,6 @@ class OnWorkers:
 def pool_of(
     env: AgentEnv, engine: Engine, starts: Sequence[WorkerStart], options: SourceOptions
 ) -> WorkerPool:
-    """Workers of any engine, not started yet, for an environment that is open here."""
     is_evaluation, watch = options.evaluation, options.in_flight.watch
     pool = WorkerPool(
         env,
@@ -138,11 +124,7 @@ def pool_of(
     return pool
 
 
-def files_of(env: AgentEnv) -> dict[str, bytes]:
-    """The files that the fingerprint of an open environment covers, and its dataset, by absolute path.
-
-    Raises ConfigError if they are too large to be sent to each worker.
-    """
+def collect_files(env: AgentEnv) -> dict[str, bytes]:
     paths = set(environment_files(env).values())
     dataset = env.config.dataset_path
     if dataset is not None and os.path.isfile(dataset):  # noqa: PTH113  # may raise
@@ -170,21 +152,20 @@ def _refuse_live_policy(env: AgentEnv) -> None:
         )
 
 
-def _asked(there: dict[str, float], sandboxes: int, memory: int | None) -> dict[str, float]:
-    """The resources of one worker. Nodes that count no sandboxes have some for each core."""
-    asked = {"CPU": 1.0}
+def _worker_resources(there: dict[str, float], sandboxes: int, memory: int | None) -> dict[str, float]:
+    wanted = {"CPU": 1.0}
     if sandboxes and "sandbox" in there:
-        asked["sandbox"] = float(sandboxes)
+        wanted["sandbox"] = float(sandboxes)
     elif sandboxes:
-        asked["CPU"] = max(1.0, sandboxes / SANDBOXES_PER_CORE)
-    return asked if memory is None else asked | {"memory": float(memory)}
+        wanted["CPU"] = max(1.0, sandboxes / SANDBOXES_PER_CORE)
+    return wanted if memory is None else wanted | {"memory": float(memory)}
 
 
 class Workers:
     """Rolls groups of an environment out on workers, for your own loop or a trainer's generator.
 
     `async with Workers(MyEnv, config, servers, count=8) as workers: group = await
-    workers.run_group(workers.env.tasks()[0])`. In a program that uses Ray already, it is that Ray's cluster.
+    workers.run_group(workers.env.tasks()[0])`. A program that uses Ray already gets workers on its cluster.
     """
 
     def __init__(
@@ -196,21 +177,21 @@ class Workers:
         count: int | None = None,
         on: OnWorkers | None = None,
     ) -> None:
-        """Nothing is started yet.
+        """Prepare workers; nothing is started.
 
         Args:
-            env_cls: the class, which has to be in a file.
-            config: as of `AgentEnv`; limits such as `max_concurrent_rollouts` are of all workers together.
-            servers: likewise.
-            count: how many workers of this machine, or of the Ray that this program uses.
-            on: instead of a count: where workers are, and what they get.
+            env_cls: the class, which must be defined in a file.
+            config: as for `AgentEnv`; limits such as `max_concurrent_rollouts` are shared by all workers.
+            servers: as for `AgentEnv`.
+            count: number of workers on this machine, or on the Ray cluster of this program.
+            on: settings of the workers, instead of `count`.
 
         Raises:
-            UsageError: the class lacks something, or a setting cannot work.
+            UsageError: if the class is incomplete or a setting cannot work.
         """
         self._on = OnWorkers(count=count) if on is None else on
         self.env = env_cls(config, servers)
-        """The environment as it is open in this process: its tasks, its estimator."""
+        """The environment, open in this process too: its tasks and its estimator."""
         self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -219,7 +200,7 @@ class Workers:
             options = SourceOptions(
                 finishing=Finishing(fingerprint=None), say=logger.info, in_flight=RolloutsInFlight()
             )
-            self._pool = await closing.enter_async_context(self._on.opened(env, options))
+            self._pool = await closing.enter_async_context(self._on.open(env, options))
             self._closing = closing.pop_all()
         return self
 
@@ -229,13 +210,13 @@ class Workers:
         await self._closing.__aexit__(kind, error, trace)
 
     async def run_group(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
-        """Return a group of `size` siblings, or `group_size`, with its advantages; as `AgentEnv.run_group`.
+        """Return a group of `size` siblings (default `group_size`) with its advantages.
 
-        A group that workers die of is a failed one, with the cause.
+        A group that workers die of is returned as failed, with the cause.
 
         Raises:
-            RunError: no worker can be had any more.
-            UsageError: it is another item in a worker.
+            RunError: if no worker can be started any more.
+            UsageError: if a worker has another item under this name.
         """
         done = await withhold_stale(self.env, Finishing(fingerprint=None), await self._pool.run(task, size))
         assert done.line is not None

@@ -11,13 +11,13 @@ from rich.console import Console
 from environments.config import AgentEnvConfig
 from environments.record.recorder import Recorder, read_groups
 from environments.run.evaluation_run import evaluate
-from environments.run.process_run import MOST_TRIES, process
+from environments.run.process_run import MAX_TRIES, process
 from tools.errors import ImageUnavailable, PolicyError, RunError, SandboxError
 from turnwise import AgentEnv, Choice, say
 from turnwise.rewards import rank_rewards
 
 ITEMS = 12
-GIVEN_UP = f"given up after {MOST_TRIES} starts, until --fresh"
+GIVEN_UP = f"given up after {MAX_TRIES} starts, until --fresh"
 
 
 class SomeBad(AgentEnv):
@@ -127,12 +127,12 @@ async def test_where_nothing_has_ever_worked_three_alike_end_it_and_are_in_the_r
 
 async def test_a_bad_item_is_given_up_by_name_after_so_many_starts(tmp_path):
     cls = with_bad({3})
-    shown = [(await started(cls, tmp_path / "r.jsonl"))[1] for _ in range(MOST_TRIES + 1)]
-    assert [GIVEN_UP in each for each in shown] == [False] * (MOST_TRIES - 1) + [True] * 2
+    shown = [(await started(cls, tmp_path / "r.jsonl"))[1] for _ in range(MAX_TRIES + 1)]
+    assert [GIVEN_UP in each for each in shown] == [False] * (MAX_TRIES - 1) + [True] * 2
     assert shown[-1].startswith("nothing to roll out: 11 of 12 groups are already in ")
     assert shown[-1].endswith(f"1 of 12 groups failed; {GIVEN_UP}: 3\n")
     tries = [each for each in read_groups(tmp_path / "r.jsonl") if each.group.item_id == "3"]
-    assert len(tries) == MOST_TRIES
+    assert len(tries) == MAX_TRIES
 
 
 async def test_a_record_in_which_all_was_given_up_is_no_success(tmp_path):
@@ -141,7 +141,7 @@ async def test_a_record_in_which_all_was_given_up_is_no_success(tmp_path):
 
 
 async def test_what_a_former_version_of_the_code_broke_is_tried_again(tmp_path):
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         await started(with_bad({0}), tmp_path / "r.jsonl", max_items=1)
     # A setting, since these classes share their code.
     code, shown = await started(SomeBad, tmp_path / "r.jsonl", max_items=1, max_turns=3)
@@ -164,7 +164,7 @@ async def test_an_outage_is_no_fault_of_the_items_that_met_it(tmp_path, error, i
                 raise error
             return "Go."
 
-    shown = [(await started(Meets, tmp_path / "r.jsonl"))[1] for _ in range(MOST_TRIES)]
+    shown = [(await started(Meets, tmp_path / "r.jsonl"))[1] for _ in range(MAX_TRIES)]
     assert (GIVEN_UP in shown[-1], "once more" in shown[-1]) == (is_given_up, not is_given_up)
 
 

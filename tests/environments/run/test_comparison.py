@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from environments.record.recorder import Recorder
 from environments.rollout.items.item_json import item_hash
-from environments.run.evaluation import compared, read_side
+from environments.run.evaluation import compare_sides, read_side
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tools.errors import RecordError
@@ -60,7 +60,7 @@ def sides(tmp_path):
             read_side(name, record(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", *groups), **options)
             for name, groups in (("a.jsonl", a), ("b.jsonl", b))
         ]
-        return compared(*read, all_items=True)
+        return compare_sides(*read, all_items=True)
 
     return made
 

@@ -14,7 +14,7 @@ from environments.run.evaluation_run import evaluate
 from environments.run.group_source import score_eval
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
-from environments.run.run_list import listed_runs
+from environments.run.run_list import list_runs
 from tests.environments.counted_items import Counted, counted, shown_console
 from tests.environments.talking import Talking, made
 from tools.errors import RecordError, SandboxError
@@ -50,7 +50,7 @@ async def test_its_record_is_one_of_an_evaluation_and_has_the_verdicts_and_no_cr
     assert {each.group.is_evaluation for each in recorded} == {True}
     assert all(t.passed == (t.score == 1.0) for each in recorded for t in each.group.trajectories)
     assert {(each.status, each.reason) for each in recorded} == {("no_credit", "an evaluation")}
-    (run,) = listed_runs(tmp_path)
+    (run,) = list_runs(tmp_path)
     assert run.pass_at_1 == metrics(tmp_path)["results"]["all"]["eval/pass@1"]
 
 
@@ -64,7 +64,7 @@ async def test_what_is_recorded_is_not_rolled_out_again_and_numbers_are_of_all_s
     assert await evaluate(evaluating(tmp_path), console) == 0
     assert (tmp_path / "record.jsonl").read_bytes() == lines
     assert metrics(tmp_path)["results"]["all"]["eval/pass@1"] == before["results"]["all"]["eval/pass@1"]
-    assert listed_runs(tmp_path)[0].pass_at_1 == before["results"]["all"]["eval/pass@1"]
+    assert list_runs(tmp_path)[0].pass_at_1 == before["results"]["all"]["eval/pass@1"]
     assert "all 10 groups are already in" in console.file.getvalue()
 
 
@@ -139,7 +139,7 @@ async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch
     def charts(env, observers):
         yield tracking.Tracker([Charts()], observers)
 
-    monkeypatch.setattr(open_run, "opened_charts", charts)
+    monkeypatch.setattr(open_run, "open_charts", charts)
     await evaluate(evaluating(tmp_path), shown_console())
     ((numbers, histograms, samples),) = steps
     assert numbers == metrics(tmp_path)["results"]["all"]

@@ -181,7 +181,7 @@ def test_a_package_counts_whole_and_a_module_beside_a_file_where_it_is_imported(
 
 def test_opening_what_cannot_be_opened_raises_as_ever(folder):
     env = loaded(folder)(AgentEnvConfig(group_size=2))
-    with env.lifecycle.opened_files.watched():
+    with env.lifecycle.opened_files.watch():
         for path in ("/no/such/file", "\0", b"\xff", Path("/no/such"), 10**6):
             with pytest.raises((OSError, ValueError)):
                 open(path).close()  # noqa: PTH123  # a `Path` takes no bytes and no numbers

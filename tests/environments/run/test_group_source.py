@@ -19,7 +19,7 @@ from environments.run.group_source import (
     OwnEvaluations,
     OwnGroups,
     Streak,
-    finished,
+    finish_group,
     note_of,
     withhold_stale,
 )
@@ -81,15 +81,15 @@ EXACT = replace(POSTED, exact_only=True)
 
 
 def test_posts_are_of_groups_to_be_trained_on_and_of_rows_that_the_trainer_takes():
-    assert finished(WHOLE, POSTED).package == pack(WHOLE, POSTED.shape)
-    assert finished(replace(WHOLE, status="no_credit"), POSTED).package is None
+    assert finish_group(WHOLE, POSTED).package == pack(WHOLE, POSTED.shape)
+    assert finish_group(replace(WHOLE, status="no_credit"), POSTED).package is None
     long = credited(group_of([[1.0], [0.0]], lengths=[[9], [1]]))
-    done = finished(long, POSTED, max_row_tokens=4)
+    done = finish_group(long, POSTED, max_row_tokens=4)
     assert (done.package, done.package.too_long) == (pack(long, replace(POSTED.shape, max_row_tokens=4)), 1)
 
 
 def test_a_group_that_no_post_can_hold_is_failed():
-    done = finished(replace(WHOLE, advantages=((float("inf"),), (0.0,))), replace(POSTED, has_line=False))
+    done = finish_group(replace(WHOLE, advantages=((float("inf"),), (0.0,))), replace(POSTED, has_line=False))
     assert (done.package, done.note.past.status, done.line) == (None, "failed", None)
     assert "finite" in done.malformed
 
@@ -97,22 +97,22 @@ def test_a_group_that_no_post_can_hold_is_failed():
 def test_rollouts_without_exact_tokens_are_in_no_post_and_the_note_has_what_they_lacked():
     first, second = WHOLE.group.trajectories
     group = replace(WHOLE.group, trajectories=(first, replace(second, exact=False)))
-    done = finished(replace(WHOLE, group=group), EXACT, credited)
+    done = finish_group(replace(WHOLE, group=group), EXACT, credited)
     assert (done.note.lacking, done.note.past.scores, done.note.past.lost) == (("token ids",), (1.0,), 1)
     assert done.package == pack(credited(replace(group, trajectories=(first,))), POSTED.shape)
-    assert finished(WHOLE, EXACT, credited).note.lacking == ()
-    assert finished(replace(WHOLE, status="no_credit"), EXACT).note.lacking is None
+    assert finish_group(WHOLE, EXACT, credited).note.lacking == ()
+    assert finish_group(replace(WHOLE, status="no_credit"), EXACT).note.lacking is None
 
 
 async def test_the_line_of_a_stale_group_is_as_if_it_had_never_had_credit_with_its_artefacts_and_no_posts():
     async with played_by("a", max_staleness=0) as env:
         made = await env.run_group(TASK)
-        done = finished(made, replace(POSTED, is_charted=True))
+        done = finish_group(made, replace(POSTED, is_charted=True))
         done = replace(done, line=replace(done.line, artefacts=b"contents"))
         assert await withhold_stale(env, POSTED, done) is done
         env.lifecycle.weight_versions.merge(["b"])
         old = await withhold_stale(env, replace(POSTED, is_charted=True), done)
-        stale = finished(env.withhold_stale(made), FINISHING)
+        stale = finish_group(env.withhold_stale(made), FINISHING)
         stale = replace(stale, line=replace(stale.line, artefacts=b"contents"))
     assert (done.package is None, old.package, old.line, old.note.past) == (
         False,
@@ -205,7 +205,7 @@ class Given:
     async def run(self, task):
         assert len(task.rolled_out) == (task.item_id in self.alone)
         group = replace(self.made, group=replace(self.made.group, item_id=task.item_id))
-        return finished(group, FINISHING)
+        return finish_group(group, FINISHING)
 
 
 async def driven(path, made, noted=(), **options):
@@ -223,7 +223,7 @@ async def driven(path, made, noted=(), **options):
             finishing=FINISHING,
             is_evaluation=False,
             progress=Progress(console),
-            watchdog=SimpleNamespace(armed=nullcontext),
+            watchdog=SimpleNamespace(arm=nullcontext),
             tracker=SimpleNamespace(add=lambda note: noted and noted[0](note)),
         )
         code = await roll_out(run, PlannedTasks(tasks, recorder))
@@ -245,7 +245,7 @@ async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path, mo
 
     async def withhold_stale(env, finishing, done):
         old = replace(stale, group=replace(stale.group, item_id=done.note.past.item_id))
-        return finished(old, FINISHING)
+        return finish_group(old, FINISHING)
 
     monkeypatch.setattr(process_run, "withhold_stale", withhold_stale)
     assert (await driven(tmp_path / "r.jsonl", WHOLE))[0] == 0

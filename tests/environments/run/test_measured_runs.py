@@ -8,7 +8,7 @@ from rich.console import Console
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
-from environments.run.tracking import MAX_NAMES, few_names
+from environments.run.tracking import MAX_NAMES, limit_names
 from tests.environments.write_file import made
 from turnwise import AgentEnv, TurnLevelRewardMixin
 from turnwise.rewards import Rubric
@@ -106,6 +106,6 @@ async def test_an_evaluation_shows_and_keeps_parts_metrics_and_answers_of_its_ju
 
 def test_a_tracked_run_has_few_names_however_many_come():
     known = set()
-    tracked = [few_names({"score": 1.0, f"{number}": 1.0}, known) for number in range(500)]
+    tracked = [limit_names({"score": 1.0, f"{number}": 1.0}, known) for number in range(500)]
     assert len(set().union(*tracked)) == MAX_NAMES
     assert tracked[-1] == {"score": 1.0}

@@ -138,8 +138,8 @@ def test_a_pipe_or_terminal_that_nobody_reads_holds_no_run(tmp_path, command, ki
 
 PRINTS = """
 import sys
-from environments.run.console_streams import drop_unread_output, outlived_console
-with outlived_console():
+from environments.run.console_streams import drop_unread_output, robust_console
+with robust_console():
     drop_unread_output()
     for number in range(20_000):
         print("x" * 100, number)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from environments.record.recorder import read_groups
 from environments.run import group_source, process_run
-from environments.run.group_source import MOST_OUTAGES
+from environments.run.group_source import MAX_OUTAGES
 from environments.run.process_run import FAILED, process
 from environments.trajectory import CreditedGroup
 from tests.environments.chat.chat_env import Chat, chat
@@ -78,7 +78,7 @@ async def test_an_outage_holds_new_rollouts_is_said_and_the_run_goes_on_after_it
     env = env_with(engine, tmp_path / "r.jsonl")
     assert await process(env, Console(file=screen, width=200)) == 0
     # Nine lost rollouts, and those in flight then; after that one group at a time.
-    assert engine.lost <= MOST_OUTAGES + 1 + 2 * AT_ONCE + 2 * 3
+    assert engine.lost <= MAX_OUTAGES + 1 + 2 * AT_ONCE + 2 * 3
     statuses = [each.status for each in read_groups(tmp_path / "r.jsonl")]
     assert len(statuses) == 30
     assert statuses.count("failed") <= engine.lost
@@ -123,7 +123,7 @@ def test_of_the_latest_rollouts_one_class_of_errors_counts():
         note = group_source.note_of(CreditedGroup(**EMPTY))
         streak.add(group_source.replace(note, outages=lost, loss=None))
 
-    add(*["SandboxError: a"] * MOST_OUTAGES, *["PolicyError: b"] * MOST_OUTAGES)
+    add(*["SandboxError: a"] * MAX_OUTAGES, *["PolicyError: b"] * MAX_OUTAGES)
     assert streak.outage is None
     add("PolicyError: c")
     assert streak.outage == "9 of the last 17 rollouts were lost to PolicyError: c"

@@ -6,7 +6,7 @@ import pytest
 
 from environments.record.recorder import read_contents
 from environments.run.process_run import process
-from environments.run.rescore_run import recorded_seed
+from environments.run.rescore_run import read_seed
 from environments.trajectory import StopReason
 from tests.environments.chat.chat_env import Chat, ScalarChat, chat
 from tests.environments.run.rescoring import recorded, rescored, without_fingerprint
@@ -99,7 +99,7 @@ async def test_runs_of_several_seeds_are_refused(path, tmp_path):
     await recorded(other, seed=8, group_size=2)
     path.write_bytes(path.read_bytes() + other.read_bytes())
     with pytest.raises(RecordError, match="holds runs of seeds 7, 8; rescore each"):
-        recorded_seed(read_contents(path))
+        read_seed(read_contents(path))
 
 
 async def test_the_end_of_a_rollout_is_known_when_its_last_turn_is_scored(path):

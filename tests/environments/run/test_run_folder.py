@@ -15,7 +15,7 @@ from environments.run.experiment import origin_of
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.run_files import copy_environment
-from environments.run.run_list import goes_on
+from environments.run.run_list import is_running
 from tests.environments.chat import chat_env
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
@@ -105,7 +105,7 @@ def test_after_a_resume_the_summary_is_of_the_whole_record_and_the_log_of_both_r
     log = FOLDER.log.read_text()
     assert (log.count("== 20"), log.count("score  ")) == (2, 2)
     assert "resuming: 2 of 3 groups" in log
-    assert not goes_on(FOLDER.log)
+    assert not is_running(FOLDER.log)
 
 
 def test_other_settings_are_refused_with_what_differs_and_change_no_file():

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from environments.credit import credited
 from environments.record.recorder import read_groups
 from environments.run import tracking
-from environments.run.group_source import Finishing, finished
+from environments.run.group_source import Finishing, finish_group
 from environments.run.spans import configured_tracer, trace_group
 from environments.run.tracking import MOST_WARNINGS, Observers, Traces
 from environments.testing import group_of
@@ -108,7 +108,7 @@ def test_a_dropped_rollout_is_a_trace_with_its_error_and_no_score():
 def test_a_tracer_that_breaks_costs_no_group_and_is_named_a_few_times(monkeypatch, caplog):
     broken = SimpleNamespace(start_span=lambda *_, **__: 1 / 0)
     monkeypatch.setattr(tracking, "configured_tracer", lambda: broken)
-    observers, done = Observers(), finished(GROUP, Finishing(fingerprint=None))
+    observers, done = Observers(), finish_group(GROUP, Finishing(fingerprint=None))
     traces = Traces(observers)
     for _ in range(2 * MOST_WARNINGS):
         traces.add(done)

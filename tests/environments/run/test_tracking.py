@@ -20,7 +20,7 @@ from environments.run.tracking import (
     Charts,
     Observers,
     Tracker,
-    opened_charts,
+    open_charts,
     start_charts,
 )
 from environments.testing import group_of
@@ -102,7 +102,7 @@ def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
 def test_a_service_whose_package_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "trackio", None)
     env = WriteFile(AgentEnvConfig(use_trackio=True))
-    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), opened_charts(env, Observers()):
+    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), open_charts(env, Observers()):
         pass
 
 
@@ -160,7 +160,7 @@ def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
     class Env(WriteFile):
         env_config_cls = Config
 
-    with opened_charts(Env(Config(use_wandb=True, rollout_server_token="hidden-4")), Observers()):
+    with open_charts(Env(Config(use_wandb=True, rollout_server_token="hidden-4")), Observers()):
         pass
     ((_, settings),) = sent
     assert "hidden" not in str(settings)

@@ -4,7 +4,7 @@ import json
 import sys
 
 import environments.testing
-from environments.run.watchdog import place_in
+from environments.run.watchdog import find_place
 from environments.shipped.code_debug.env import CodeDebugEnv
 
 
@@ -13,11 +13,11 @@ def hook():
 
 
 def helper():
-    return place_in(sys._getframe(), object)
+    return find_place(sys._getframe(), object)
 
 
 def through_a_library():
-    return json.loads("1", parse_int=lambda _: place_in(sys._getframe(), object))
+    return json.loads("1", parse_int=lambda _: find_place(sys._getframe(), object))
 
 
 def test_the_outermost_and_the_innermost_line_of_an_environment_are_named():
@@ -28,8 +28,8 @@ def test_the_outermost_and_the_innermost_line_of_an_environment_are_named():
 
 
 def test_our_own_work_is_nobodys_fault():
-    code = compile("where = place_in(sys._getframe(), env)", environments.testing.__file__, "exec")
-    found = {"place_in": place_in, "env": object, "sys": sys}
+    code = compile("where = find_place(sys._getframe(), env)", environments.testing.__file__, "exec")
+    found = {"find_place": find_place, "env": object, "sys": sys}
     exec(code, found)
     assert found["where"] is None
 
@@ -40,7 +40,7 @@ def test_frames_of_libraries_are_skipped():
 
 def test_a_shipped_environment_is_an_environment():
     file = sys.modules[CodeDebugEnv.__module__].__file__
-    code = compile("where = place_in(sys._getframe(), env)", file, "exec")
-    found = {"place_in": place_in, "env": CodeDebugEnv, "sys": sys}
+    code = compile("where = find_place(sys._getframe(), env)", file, "exec")
+    found = {"find_place": find_place, "env": CodeDebugEnv, "sys": sys}
     exec(code, found)
     assert "env.py:1 in <module>" in found["where"]

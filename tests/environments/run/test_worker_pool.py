@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from environments.rollout.items.tasks import GroupTask
-from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, first_alone, run_groups
+from environments.run.worker_pool import MAX_ALIKE_FAILURES, AlikeFailuresError, first_alone, run_groups
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
 from tests.tables import cases
@@ -215,6 +215,6 @@ async def test_an_error_of_ours_about_the_environments_code_is_a_bug_of_it(error
 
 async def test_equal_failures_end_the_run_and_are_told_once():
     with pytest.raises(
-        AlikeFailuresError, match=f"first rollouts of {MOST_ALIKE} items failed alike: E at env"
+        AlikeFailuresError, match=f"first rollouts of {MAX_ALIKE_FAILURES} items failed alike: E at env"
     ):
         await begun([failed(), failed(where="other.py:2 in f"), failed(), failed()])

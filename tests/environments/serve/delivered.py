@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from environments.run.group_source import Finishing, finished
+from environments.run.group_source import Finishing, finish_group
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.outbox import OutboxThread
 from environments.serve.registration import Identity, Registration
@@ -28,7 +28,7 @@ def credited(name, rows=4, **group):
 async def put(delivery, group):
     """Hand a group over in the shape that the delivery's registration has."""
     wanted = Finishing(fingerprint=None, has_line=False, shape=delivery._registration.shape)
-    await delivery.put(finished(group, wanted, max_row_tokens=delivery.max_row_tokens))
+    await delivery.put(finish_group(group, wanted, max_row_tokens=delivery.max_row_tokens))
 
 
 @asynccontextmanager

@@ -106,7 +106,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, asked
 
     rollouts = Rollouts(
         tasks=lambda first: plan_for_ever(ITEMS, ITEMS, first),
-        asked=asked,
+        next_items=asked,
         source=FinishedGroups(world, finishing, credit),
         finishing=finishing,
         withhold_stale=all_fresh,

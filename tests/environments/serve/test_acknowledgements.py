@@ -35,7 +35,7 @@ def test_an_api_that_lost_its_memory_makes_nothing_certain():
 
 def test_posts_of_a_former_registration_are_counted_until_they_have_left_the_queue():
     made = acknowledgements(1, 2)
-    made.register_anew()
+    made.mark_former()
     made.add([3])
     assert made.former == 2
     made.advance(step=5, queued=2)

@@ -104,7 +104,7 @@ def test_files_with_rollouts_are_their_owners_alone(tmp_path, umask):
 def test_what_is_committed_is_synced_also_after_a_registration(outbox):
     off = 0
     assert outbox._db.execute("PRAGMA synchronous").fetchone()[0] != off
-    outbox.registered(3, forgot=False)
+    outbox.record_registration(3, forgot=False)
     assert outbox._db.execute("PRAGMA synchronous").fetchone()[0] != off
 
 
@@ -124,7 +124,7 @@ def test_a_group_and_its_place_in_the_plan_get_into_the_file_in_one_step(outbox)
         lambda outbox: outbox.put("b", [PART], number=0),
         lambda outbox: outbox.finish(0),
         lambda outbox: outbox.remove([1]),
-        lambda outbox: outbox.registered(3, forgot=True),
+        lambda outbox: outbox.record_registration(3, forgot=True),
     ],
 )
 def test_a_change_that_breaks_off_leaves_nothing_of_itself(tmp_path, change):
@@ -163,7 +163,7 @@ def test_a_registration_outlives_a_power_cut_and_is_one_step(outbox):
     outbox.mark_sent(outbox.next_post())
     seen = []
     outbox._db.set_trace_callback(seen.append)
-    assert outbox.registered(7, forgot=True) == 1
+    assert outbox.record_registration(7, forgot=True) == 1
     outbox._db.set_trace_callback(None)
     kept = [" ".join(each.split()[:4]) for each in seen]
     assert kept == [
@@ -206,7 +206,7 @@ async def test_before_a_registration_is_asked_for_the_outbox_says_that_its_end_i
 
 
 async def test_the_new_number_is_in_the_outbox_before_the_former_one_is_given_up(outbox):
-    outbox.registered(1, forgot=False)
+    outbox.record_registration(1, forgot=False)
     watching = Watching(outbox, lambda each: (each.fact("env_id"), each.fact("settled")))
     async with (
         hostile(GOOD | {"/disconnect-env": watching(GOOD["/disconnect-env"])}) as server,
@@ -234,7 +234,7 @@ async def test_what_an_api_has_is_sent_again_unless_it_surely_remembers(outbox, 
 
 
 async def test_a_post_counts_as_sent_only_after_the_answer(outbox):
-    watching = Watching(outbox, lambda each: each.sent())
+    watching = Watching(outbox, lambda each: each.sent_posts())
     async with (
         hostile(GOOD | {"/scored_data": watching(GOOD["/scored_data"])}) as server,
         registration_at(server.url, outbox) as registration,
@@ -243,7 +243,7 @@ async def test_a_post_counts_as_sent_only_after_the_answer(outbox):
         outbox.put("a", pack(credited("a"), Shape(group_size=4)).parts)
         sender = sender_of(registration)
         assert await sender.send(outbox.next_post(), 2)
-    assert (watching.saw, outbox.sent()) == ([[]], [1])
+    assert (watching.saw, outbox.sent_posts()) == ([[]], [1])
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ async def test_a_row_as_long_as_the_trainers_limit_is_sent_as_it_is(outbox, limi
         sender = sender_of(registration)
         assert outbox.next_post().part.longest_row == 10
         assert await sender.send(outbox.next_post(), 2)
-        assert sender._tally.too_long == left_out
+        assert sender.tally.too_long == left_out
 
 
 @pytest.mark.parametrize(("own", "queued", "posts"), [(1, 5, 0), (0, 5, 1), (9, 2, 1), (9, 3, 0)])

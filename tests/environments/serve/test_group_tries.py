@@ -8,7 +8,7 @@ import pytest
 
 from environments.record.origin import RunOrigin
 from environments.rollout.items.tasks import GroupTask
-from environments.run.group_source import Finishing, finished
+from environments.run.group_source import Finishing, finish_group
 from environments.serve.serve_loop import GroupTries, ModelWatch, Rollouts
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
@@ -20,9 +20,9 @@ LOST = Failure(
 GROUP = group_of([[1.0], [0.0]])
 CUT = tuple(replace(each, stop_reason=StopReason.TIME_BUDGET) for each in GROUP.trajectories)
 FINISHING = Finishing(fingerprint=None)
-WHOLE = finished(credited(GROUP), FINISHING)
-LOST_ITS_MODEL = finished(credited(replace(GROUP, failures=(LOST,)), status="failed"), FINISHING)
-OUT_OF_TIME = finished(credited(replace(GROUP, trajectories=CUT)), FINISHING)
+WHOLE = finish_group(credited(GROUP), FINISHING)
+LOST_ITS_MODEL = finish_group(credited(replace(GROUP, failures=(LOST,)), status="failed"), FINISHING)
+OUT_OF_TIME = finish_group(credited(replace(GROUP, trajectories=CUT)), FINISHING)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def ran():
             origin=RunOrigin(env="toy", policy="p", estimator="e"),
         )
         model = ModelWatch(probe, asyncio.Event(), lambda _: None)
-        tries = GroupTries(rollouts, model, timeout_s=None, max_row_tokens=lambda: 9, say=lambda _: None)
+        tries = GroupTries(rollouts, model, None, lambda: 9, lambda _: None)
         task = GroupTask(item={}, item_id="a", rolled_out=rolled_out)
         return await asyncio.create_task(tries.run(task)), asked
 

@@ -2,7 +2,7 @@
 
 from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.items.tasks import PastGroup
-from environments.run.process_run import AskedTasks
+from environments.run.process_run import NextItemsTasks
 from tests.environments.counted_items import Counted, counted
 from tests.environments.serve.serve_world import World, serving
 
@@ -18,7 +18,7 @@ async def served(trained, tmp_path, cls, past=()):
     world = World()
     async with counted(cls) as env:
         with env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)) as calls:
-            asked = AskedTasks(env, calls, most=-1, past=past, say=print)
+            asked = NextItemsTasks(env, calls, most=-1, past=past, say=print)
             async with serving(trained, tmp_path, world, asked=asked, max_in_flight=2) as loop:
                 code = await loop.run()
                 return code, world.started, loop.shown.getvalue()

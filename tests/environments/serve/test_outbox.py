@@ -64,7 +64,7 @@ def test_a_sent_post_stays_until_it_is_removed(outbox):
     outbox.put("a", parts(b"0"))
     outbox.mark_sent(outbox.next_post())
     assert (len(outbox), outbox.waiting_groups()) == (1, 0)
-    outbox.remove(outbox.sent())
+    outbox.remove(outbox.sent_posts())
     assert len(outbox) == 0
 
 
@@ -78,22 +78,22 @@ def test_sent_posts_are_listed_in_the_order_in_which_the_api_got_them(outbox):
     third = outbox.next_post()
     for post in (second, third, first):
         outbox.mark_sent(post)
-    assert outbox.sent() == [second.id, third.id, first.id]
+    assert outbox.sent_posts() == [second.id, third.id, first.id]
 
 
 def test_what_the_api_still_has_does_not_wait_again(outbox):
     outbox.put("a", parts(b"0"))
     order(outbox)
-    assert outbox.registered(3, forgot=False) == 0
+    assert outbox.record_registration(3, forgot=False) == 0
     assert order(outbox) == []
 
 
 def test_a_slow_task_holds_the_place_and_later_ones_are_known_to_be_finished(outbox):
     for number in (0, 2, 3):
         outbox.finish(number)
-    assert (outbox.first_unfinished(), outbox.finished()) == (1, {2, 3})
+    assert (outbox.first_unfinished(), outbox.finished_tasks()) == (1, {2, 3})
     outbox.finish(1)
-    assert (outbox.first_unfinished(), outbox.finished()) == (4, frozenset())
+    assert (outbox.first_unfinished(), outbox.finished_tasks()) == (4, frozenset())
 
 
 def test_everything_is_there_again_after_reopening(tmp_path):
@@ -163,7 +163,7 @@ def test_the_file_does_not_grow_with_what_passed_through(tmp_path):
     for number in range(400):
         outbox.put(str(number), parts(os.urandom(20_000)))
         outbox.mark_sent(outbox.next_post())
-        outbox.remove(outbox.sent())
+        outbox.remove(outbox.sent_posts())
         sizes.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
     outbox.close()
     assert max(sizes[200:]) <= max(sizes[:200])
@@ -202,7 +202,7 @@ def test_starting_over_puts_posts_aside_and_begins_the_plan_anew(outbox):
         ("a", 0, "put aside"),
         ("a", 1, "put aside"),
     ]
-    assert (len(outbox), outbox.first_unfinished(), outbox.finished()) == (0, 0, frozenset())
+    assert (len(outbox), outbox.first_unfinished(), outbox.finished_tasks()) == (0, 0, frozenset())
 
 
 @pytest.mark.parametrize("has_part", [False, True])
@@ -213,8 +213,8 @@ def test_a_groups_versions_count_until_a_part_is_sent_and_again_if_an_api_forgot
     outbox.mark_sent(first)
     assert outbox.unsent_versions(outbox.next_post()) == {}
     if has_part:  # a trainer took it, so the group goes on whole
-        outbox.remove(outbox.sent())
-    outbox.registered(0, forgot=True)
+        outbox.remove(outbox.sent_posts())
+    outbox.record_registration(0, forgot=True)
     assert outbox.unsent_versions(outbox.next_post()) == ({} if has_part else {0: ["v1", None]})
 
 

@@ -11,7 +11,7 @@ from environments.record.group_line import encode_group
 from environments.record.recorder import read_contents
 from environments.record.totals import Summary
 from environments.run.evaluation import read_side
-from environments.run.run_list import counted_groups
+from environments.run.run_list import unique_groups
 from environments.testing import group_of
 from environments.trajectory import Failure
 from tests.turnwise.viewer.pages import content, page
@@ -38,7 +38,7 @@ def record(tmp_path):
 
 def summed(record):
     summary = Summary()
-    for each in counted_groups(record, read_contents(record).finished):
+    for each in unique_groups(record, read_contents(record).finished):
         summary.add(each)
     return json.loads(json.dumps(summary.values()))
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.inference.dialect import SET_ELSEWHERE
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.rollout.lifecycle.parts import served_policy
+from environments.rollout.lifecycle.parts import make_served_policy
 from tests.environments.policy.chat_server import REQUEST, ok, served
 from tests.tables import cases
 from tools.errors import ConfigError
@@ -37,7 +37,7 @@ async def test_a_completion_says_how_it_was_sampled():
 
 def test_the_name_of_a_policy_shows_what_shapes_it():
     server = ServerConfig(base_url="http://localhost/v1", model_name="m", extra_body=EXTRA, temperature=0.7)
-    policy = served_policy(AgentEnvConfig(), [server], ChatMLRenderer.embedded())
+    policy = make_served_policy(AgentEnvConfig(), [server], ChatMLRenderer.embedded())
     assert policy.name == (
         'm temperature=0.7 top_p=1 top_k=20 chat_template_kwargs={"enable_thinking":false} stop=["END"]'
     )

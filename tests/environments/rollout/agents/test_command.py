@@ -245,4 +245,4 @@ def test_its_run_is_in_the_record_where_the_agent_broke_something_else(env_with)
 )
 def test_a_report_that_no_runner_wrote_is_that_of_a_killed_agent(report):
     player = SandboxPlayer(Command(["agent"], where="sandbox"), "", None)
-    assert player._reported(report) == 137
+    assert player._parse_report(report) == 137

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from environments.rollout.items.item_json import item_hash, item_id, item_ids, json_text, recorded_item
+from environments.rollout.items.item_json import item_for_record, item_hash, item_id, item_ids, json_text
 from environments.rollout.items.tasks import GroupTask
 from tests.tables import cases
 from tools.errors import DatasetError
@@ -36,12 +36,12 @@ class Model(BaseModel):
     ],
 )
 def test_an_item_is_kept_as_json_values(item, kept):
-    assert recorded_item(item) == kept
+    assert item_for_record(item) == kept
 
 
 @cases("item", [math.nan, 2**70, "\ud800", {"f": print}, {"id": "a", "object": object()}])
 def test_an_item_that_would_not_come_back_equal_is_not_kept_but_compared(item):
-    assert recorded_item(item) is None
+    assert item_for_record(item) is None
     assert item_hash(item) == item_hash(item) != item_hash({"id": "b"})
 
 

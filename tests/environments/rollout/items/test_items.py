@@ -12,7 +12,7 @@ import huggingface_hub.constants
 import pytest
 from datasets import Dataset
 
-from environments.rollout.items.items import checked_items, load_items
+from environments.rollout.items.items import check_items, load_items
 from tests.tables import cases
 from tools.errors import DatasetError
 
@@ -214,5 +214,5 @@ def test_a_hub_that_does_not_know_the_dataset_is_quoted(hub_answering_404, tmp_p
 def test_a_field_that_an_item_of_load_items_lacks_is_named(item):
     items = [{"id": 1, "answer": None}, item]
     with pytest.raises(DatasetError, match="environment 'mine', item 2: no field 'answer'"):
-        checked_items(items, None, ("answer",), env="mine")
-    assert checked_items(items, 1, ("answer",), env="mine") == items[:1]
+        check_items(items, None, ("answer",), env="mine")
+    assert check_items(items, 1, ("answer",), env="mine") == items[:1]

@@ -40,7 +40,7 @@ def on_supervisors(count=2, *, memory=None, supervisors=None):
         on, job = OnWorkers(count=count, max_memory=memory), WorkerJob.of(env, options)
         starts = on.starts(env, job, count, are_here=True)
         engine = Supervisors() if supervisors is None else supervisors
-        async with pool_of(env, engine, starts, options).opened() as pool:
+        async with pool_of(env, engine, starts, options).open() as pool:
             yield pool
 
     return opened

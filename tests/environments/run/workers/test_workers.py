@@ -313,9 +313,10 @@ async def test_a_worker_ends_with_its_supervisor():
     supervisors = Supervisors()
     async with working(env, 1, supervisors=supervisors):
         (supervisor,) = supervisors.workers
+        process = supervisor._process  # another one takes its place
         supervisor._writer.close()  # as where it is killed
-        await asyncio.to_thread(wait_until, lambda: supervisor._process.returncode is not None)
-    assert supervisor._process.returncode == 1
+        await asyncio.to_thread(wait_until, lambda: process.returncode is not None)
+    assert process.returncode == 1
 
 
 def test_limits_are_of_the_run():
@@ -342,7 +343,7 @@ async def test_a_policy_that_is_an_object_is_refused():
     pytest.importorskip("ray")
     policy = ScriptedPolicy(lambda *_: [], skill=1, renderer=ChatMLRenderer.embedded())
     env = Worked(WorkedConfig(group_size=2), policy=policy)
-    opened = OnWorkers(count=1).opened(env, None)
+    opened = OnWorkers(count=1).open(env, None)
     with pytest.raises(ConfigError, match=r"is an object of this process, .*--openai.base_url"):
         async with opened:
             pass

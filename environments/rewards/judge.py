@@ -173,8 +173,8 @@ class Judging:
         fields = {} if schema is None else schema.model_fields
         if schema is not None and any("id" in (name, each.alias) for name, each in fields.items()):
             raise ConfigError(
-                f"ctx.judge: {schema.__name__} has a field `id`, which is that of the question; name it "
-                "otherwise"
+                f"ctx.judge: {schema.__name__} has a field `id`, which is reserved for the id of the "
+                "question; rename it"
             )
         _check_stand_in(unparsable, schema)
         index = turn.index if isinstance(turn, Turn) else turn
@@ -183,8 +183,8 @@ class Judging:
             return unparsable
         if verdict is None:
             raise AgentCausedError(
-                f"no verdict of the judge can be read: {problem}; ctx.judge(…, unparsable=…) states what "
-                f"counts then",
+                f"no verdict of the judge can be read: {problem}; ctx.judge(…, unparsable=…) sets a result "
+                f"for this case",
                 cause="unusable_answer",
             )
         return verdict.score if isinstance(verdict, ScoreVerdict) and schema is None else verdict

@@ -34,7 +34,7 @@ class ScoreVerdict(BaseModel):
 
 
 class UnreadableError(ValueError):
-    """The answer has no readable verdict; the message is sent to the judge."""
+    """The answer has no readable verdict."""
 
 
 def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
@@ -42,9 +42,6 @@ def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
 
     If it has text in it, there may be no brace outside of it: a judge that quotes `"} {"score": 1, "x": "`
     without escaping it closes its object there, and the id lands in the second one.
-
-    Raises:
-        UnreadableError: if there is no verdict, or several differ.
     """
     answer = without_reasoning(text)
     fitting: list[VerdictT] = []
@@ -69,7 +66,6 @@ def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
 
 
 def _find_objects(text: str, wanted: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield the innermost JSON object around each mention of the id: begin, end, and content without it."""
     for number, mention in enumerate(re.finditer(rf'"id"\s*:\s*"{wanted}"', text)):
         if number == _MOST_OBJECTS:
             raise UnreadableError(f"there are more than {_MOST_OBJECTS} objects in it")

@@ -63,6 +63,7 @@ class CodeDebugConfig(AgentEnvConfig):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
     fraction: float
+    """Share of hidden checks that pass."""
     changed: bool = False
     reproduced: bool = False
     """Whether a command of the turn showed the failure of the original function."""
@@ -72,6 +73,7 @@ class TurnFacts:
 @dataclass(slots=True, kw_only=True)
 class Progress:
     start: float
+    """Share of hidden checks that the buggy solution passes."""
     solution: bytes
     fraction: float
     facts: list[TurnFacts] = field(default_factory=list[TurnFacts])

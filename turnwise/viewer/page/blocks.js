@@ -1,5 +1,5 @@
 "use strict";
-// Blocks of the record: gzip'd JSON in the file or on the server, read when they are needed, the last ones kept.
+// Blocks of the record: gzip'd JSON in the file or on the server, read on demand; recent ones are cached.
 
 const MOST_KEPT_CHARS = 96e6;
 
@@ -15,7 +15,7 @@ const parsed = new Promise((go) => {
   else go();
 });
 
-/** The value of a block. Errors say which one. */
+/** Return the value of a block; errors name it. */
 async function block(name) {
   const found = blocks.kept.get(name);
   if (found) {
@@ -36,7 +36,7 @@ function forgetBlocks() {
   blocks.chars = 0;
 }
 
-/** Whether it can be had at once. */
+/** Whether a block is cached. */
 function isKept(name) {
   return blocks.kept.has(name);
 }
@@ -53,7 +53,7 @@ function keep(name, text) {
   return value;
 }
 
-/** Its JSON text: a search looks at that before it makes values of it. */
+/** Return the JSON text of a block: a search looks at it before parsing. */
 async function blockText(name) {
   let node = document.getElementById("block-" + name);
   if (node === null) {
@@ -67,7 +67,7 @@ async function blockText(name) {
   }
 }
 
-/** The index: from the file, else from the server that gave the page. */
+/** Read the index from the file, or from the server of the page. */
 async function readIndex() {
   const node = document.getElementById("block-index");
   return JSON.parse(await inflated(node === null ? await served("index") : bytesOf(node.textContent)));
@@ -94,12 +94,12 @@ function bytesOf(base64) {
   return bytes;
 }
 
-/** The turn of a rollout, and the block that it stands in. */
+/** Return a turn of a rollout, and its block. */
 async function turnOf(rollout, turn) {
   const names = rollout.blocks;
   const known = (rollout.ranges ||= new Array(names.length).fill(null));
   let [low, high] = [0, names.length - 1];
-  // Blocks have their turns in order, so the right one is found by halving; with one block at once.
+  // Turns are ordered over the blocks: binary search.
   let middle = Math.min(high, Math.floor((turn / Math.max(1, rollout.turns.kind.length)) * names.length));
   while (low <= high) {
     const range = known[middle];

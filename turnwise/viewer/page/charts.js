@@ -3,7 +3,7 @@
 
 const CHART = { width: 360, height: 150, left: 40, right: 8, top: 8, bottom: 22 };
 
-/** A frame with its axes: `x(value)`, `y(value)` place, `add` puts marks in it. */
+/** A frame with axes: `x(value)` and `y(value)` are positions, `add` adds marks. */
 function frame({ xs, ys, turns = null, label, height = CHART.height }) {
   const inner = { right: CHART.width - CHART.right, bottom: height - CHART.bottom };
   const x = scale(xs, CHART.left, inner.right);
@@ -36,12 +36,12 @@ function ticks(low, high, count) {
   return found;
 }
 
-/** Indices of turns to be named. */
+/** Indices of turns with a label. */
 function indexTicks(count) {
   return ticks(1, Math.max(2, count), Math.min(8, count)).filter(Number.isInteger).map((turn) => turn - 1).filter((turn) => turn < count);
 }
 
-/** An interval around the values that has a size. */
+/** An interval around the values, of size above 0. */
 function extent(values, ...also) {
   const all = values.concat(also);
   if (!all.length) return [0, 1];
@@ -72,7 +72,7 @@ function barsByTurn({ stacks, classes, label, words, href }) {
   return node;
 }
 
-/** What the pointer and the keyboard meet of one turn index. */
+/** The area of one turn index for pointer and keyboard. */
 function hitColumn(x, turn, inner, words, href) {
   const rect = svg("rect.hit", { x: x(turn - 0.5), width: x(turn + 0.5) - x(turn - 0.5), y: CHART.top, height: inner.bottom - CHART.top });
   tip(rect, () => words(turn));
@@ -126,7 +126,7 @@ function histogram({ values, label, name, bins = 24 }) {
   return node;
 }
 
-/** Two numbers of many things, as cells that are darker where more of them are, with the mean of each column. */
+/** A density plot of two numbers, with the mean of each column. */
 function density({ pairs, label, xName, yName, cells = [36, 18] }) {
   const xs = extent(pairs.map((pair) => pair[0]));
   const ys = extent(pairs.map((pair) => pair[1]));

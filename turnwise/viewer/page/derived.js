@@ -1,5 +1,5 @@
 "use strict";
-// What follows from the index: rollouts by acts, scales, and statistics of short lists.
+// Values derived from the index: rollouts by acts, scales, statistics.
 
 const page = {
   index: null,
@@ -7,13 +7,13 @@ const page = {
   rollouts: [],
   groupById: new Map(),
   rolloutByEntry: new Map(),
-  /** The advantage that is drawn in full colour. */
+  /** The advantage with full colour. */
   fullColour: 1,
-  /** Likewise by each of the other estimators. */
+  /** The advantage with full colour, by each of the other estimators. */
   otherColours: [],
   /** Turns of the longest rollout. */
   longest: 1,
-  /** Scores from here on count as passed where no evaluation says it. */
+  /** Scores from this one count as passed, without a verdict of an evaluation. */
   passing: 0,
 };
 
@@ -34,9 +34,9 @@ function fullColourOf(advantagesOf) {
   return quantile(sorted(sizes), 0.95) || 1;
 }
 
-/** Rows of a group are acts: a summary stands in the row of the act that follows it, as in credit. */
+/** Rows of a group are acts: a summary is in the row of the next act, as in credit. */
 function rolloutOf(group, entry) {
-  // An estimator that cannot take the group has no number for any of its turns.
+  // An estimator that refuses the group has no number for its turns.
   entry.turns.others = entry.turns.others.map((other) => other ?? entry.turns.advantages.map(() => null));
   const acts = [];
   const actOf = [];
@@ -57,17 +57,17 @@ function hasPassed(entry) {
   return entry.score === null ? null : entry.score >= page.passing;
 }
 
-/** How it ended, in the words of the environment where there are any. */
+/** The reason for the end, in the environment's words if it has any. */
 function ending(entry) {
   return entry.end ? `${entry.stop}: ${entry.end}` : entry.stop;
 }
 
-/** People count from 1, the record and links from 0. */
+/** Labels count from 1; the record and links count from 0. */
 function turnTitle(turn) {
   return "turn " + (turn + 1);
 }
 
-// Statistics. Nothing is spread into arguments: a record has more turns than a call takes.
+// Statistics. No list is spread into arguments: a record has more turns than a call permits.
 
 function sorted(values) {
   return Float64Array.from(values).sort();
@@ -96,7 +96,7 @@ function rootMeanSquare(values) {
   return Math.sqrt(mean(values.map((value) => value * value)) || 0);
 }
 
-/** Pearson's r; `null` where one side does not vary. */
+/** Pearson's r; `null` if one side is constant. */
 function correlation(pairs) {
   const [mx, my] = [mean(pairs.map((pair) => pair[0])), mean(pairs.map((pair) => pair[1]))];
   let [xx, yy, xy] = [0, 0, 0];
@@ -108,7 +108,7 @@ function correlation(pairs) {
   return xx > 1e-18 && yy > 1e-18 ? xy / Math.sqrt(xx * yy) : null;
 }
 
-/** `count` objects of what `make` gives for each index. */
+/** Return `make(index)` for `count` indices. */
 function range(count, make = (at) => at) {
   return Array.from({ length: count }, (_, at) => make(at));
 }
@@ -118,13 +118,13 @@ function shortName(estimator) {
   return shown(estimator).replaceAll(/\([^()]*\)/g, "");
 }
 
-/** Its name, and its parameters smaller. */
+/** An estimator's name, with its parameters in small type. */
 function estimatorNode(estimator) {
   const [name, ...params] = shown(estimator).split("(");
   return [el("b", {}, name), params.length ? el("small", {}, " " + params.join("(").replace(/\)$/, "").replaceAll("(", " ")) : null];
 }
 
-/** The background of a signed number: orange below zero, blue above, none at zero; `full` is drawn strongest. */
+/** The background of a signed number: orange below zero, blue above, none at zero; `full` is the strongest. */
 function heat(value, full = page.fullColour) {
   if (!value) return "transparent";
   const share = Math.min(1, Math.abs(value) / full);
@@ -132,12 +132,12 @@ function heat(value, full = page.fullColour) {
   return `color-mix(in oklab, var(${value > 0 ? "--plus" : "--minus"}) ${strength}%, transparent)`;
 }
 
-/** A signed number on its colour. The sign is printed, so that the colour says nothing alone. */
+/** A signed number on its colour; the printed sign repeats the information. */
 function heatChip(value, title, full) {
   return el("span.heat", { style: { background: heat(value, full) }, title: title || exact(value) }, aligned(signed(value)));
 }
 
-/** A turn's advantage; a refused group gave none. */
+/** A turn's advantage; a refused group has none. */
 function creditChip({ group, entry }, turn) {
   return group.status === "failed" ? null : heatChip(entry.turns.advantages[turn], "advantage " + exact(entry.turns.advantages[turn]));
 }

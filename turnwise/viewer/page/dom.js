@@ -1,5 +1,5 @@
 "use strict";
-// Elements out of values. Data becomes text nodes and attributes, never markup: nothing here parses HTML.
+// Makes elements of values. Data becomes text nodes and attributes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -9,7 +9,7 @@ function el(spec, props, ...children) {
   return filled(document.createElement(tag || "div"), classes, props, children);
 }
 
-/** The same in SVG. */
+/** An SVG element; see `el`. */
 function svg(spec, props, ...children) {
   const [tag, ...classes] = spec.split(".");
   return filled(document.createElementNS(SVG, tag), classes, props, children);
@@ -27,7 +27,7 @@ function filled(node, classes, props, children) {
   return node;
 }
 
-/** Append children: elements, text, numbers, lists of these; what is empty is left out. */
+/** Append children: elements, text, numbers, lists of these; skip empty ones. */
 function add(node, children) {
   for (const child of [children].flat(Infinity)) {
     if (child === null || child === undefined || child === false || child === "") continue;
@@ -36,7 +36,7 @@ function add(node, children) {
   return node;
 }
 
-/** What a mapping has under a name that somebody else wrote: nothing that every object has. */
+/** The own property of a mapping: names come from users and may be `constructor`. */
 function own(mapping, name) {
   return Object.hasOwn(mapping, name) ? mapping[name] : undefined;
 }
@@ -55,7 +55,7 @@ function link(hash, ...children) {
   return el("a", { href: hash }, ...children);
 }
 
-/** Copies text that is made when it is asked for, and says so. */
+/** A button that copies the text that `make` returns. */
 function copyButton(label, text, what) {
   const node = button(".quiet.copy", label, async (event) => {
     event.stopPropagation();
@@ -72,7 +72,7 @@ async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // A page from disk may not have the clipboard: a selection can be copied all the same.
+    // Without the clipboard API, as on a page from disk: copy a selection.
     const area = el("textarea.offscreen");
     area.value = text;
     document.body.append(area);
@@ -82,7 +82,7 @@ async function copied(text) {
   }
 }
 
-/** What the pointer is on, in words, beside it. */
+/** A tooltip beside the pointer. */
 function tip(node, words) {
   const show = (event) => {
     const box = document.getElementById("tip");
@@ -103,7 +103,7 @@ function hideTip() {
   document.getElementById("tip").hidden = true;
 }
 
-/** Lets the browser paint and take input. */
+/** Let the browser paint and handle input. */
 function pause() {
   return new Promise((go) => setTimeout(go));
 }

@@ -1,5 +1,5 @@
 "use strict";
-// One turn in full, beside its group: how its credit came about, and all that is known of it.
+// One turn in full, beside its group: its credit ledger and all its data.
 
 const drawer = { rollout: null, turn: null, focusBefore: null };
 

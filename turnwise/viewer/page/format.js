@@ -1,11 +1,11 @@
 "use strict";
-// Numbers and texts as people read them.
+// Formats numbers and texts.
 
 const MINUS = "\u2212";
 const FOLD_CHARS = 900;
 const FOLD_LINES = 14;
 
-/** Up to three decimals, none that say nothing. */
+/** Up to three decimals, without trailing zeros. */
 function num(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -16,13 +16,13 @@ function num(value, digits = 3) {
   return (value < 0 ? MINUS : "") + text;
 }
 
-/** With its sign always. */
+/** A number that always has a sign. */
 function signed(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   return (value > 0 ? "+" : "") + num(value, digits);
 }
 
-/** A number's text, as wide after its point as its neighbours in a column: spaces of digits stand for what is missing. */
+/** A number with figure spaces in place of missing decimals, so that a column is aligned. */
 function aligned(text, digits = 3) {
   if (!/\d$/.test(text) || text.includes("e")) return text;
   const after = text.includes(".") ? text.length - text.indexOf(".") : 0;
@@ -48,11 +48,11 @@ function seconds(value) {
   return value < 120 ? num(value, 1) + " s" : num(value / 60, 1) + " min";
 }
 
-// Controls, directions, invisible characters and half pairs: shown as what they are, so that they act on nothing.
+// Controls, directions, invisible characters and lone surrogates: shown as names, without effect.
 const HARMFUL =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udc7f]/g;
 
-/** Text as it may be shown: `\x1b[31m` as `␛[31m`, an override of direction by its name. */
+/** Printable text: `\x1b[31m` as `␛[31m`, an override of direction by its name. */
 function shown(text) {
   return String(text).replace(/\r\n/g, "\n").replace(HARMFUL, visible);
 }
@@ -65,7 +65,7 @@ function visible(character) {
   return "⟨U+" + code.toString(16).toUpperCase().padStart(4, "0") + "⟩";
 }
 
-/** A contract's `Text` as one string: what was cut out of it is said in its place. */
+/** A `Text` as one string; a cut is described in its place. */
 function plain(text) {
   if (text === null || text === undefined) return "";
   if (typeof text === "string") return text;
@@ -76,7 +76,7 @@ function cutWords(text) {
   return `${num(text.chars - text.head.length - text.tail.length)} of ${num(text.chars)} characters are not in this page`;
 }
 
-/** A text, folded where it is long; `needle` is marked, and Markdown is read in what is not `mono`. */
+/** A text, folded if long, with `needle` marked; Markdown unless `mono`. */
 function textBlock(text, { spec = "div.text", needle = "" } = {}) {
   const read = spec.endsWith(".mono") ? marked : markdownNodes;
   if (text === null || text === undefined || text === "") return null;
@@ -104,7 +104,7 @@ function textBlock(text, { spec = "div.text", needle = "" } = {}) {
   return el("div.folded", {}, node, more);
 }
 
-// A long text goes in by pieces, so that the browser lays out only those that are seen.
+// A long text is in pieces, so that the browser lays out only visible ones.
 const PIECE = 20_000;
 
 function textParts(node, parts, needle, read) {
@@ -116,7 +116,7 @@ function textParts(node, parts, needle, read) {
   return node;
 }
 
-/** Pieces that end at line ends where there are any. */
+/** Pieces that end at line ends, if there are any. */
 function* pieces(text) {
   for (let start = 0; start < text.length; ) {
     const line = text.lastIndexOf("\n", start + PIECE);
@@ -139,11 +139,11 @@ function foldedSize(text, from) {
   return Math.min(size, FOLD_CHARS - 150);
 }
 
-/** The text with what was searched for in `mark`s; `needle` in lower case. */
+/** The text with matches of `needle` (lower case) in `mark`s. */
 function marked(text, needle) {
   if (!needle) return text;
   const lower = text.toLowerCase();
-  // A few characters change their length in lower case; then nothing is marked rather than the wrong thing.
+  // A few characters change their length in lower case: mark nothing then.
   if (lower.length !== text.length) return text;
   const found = [];
   let from = 0;

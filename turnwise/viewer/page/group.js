@@ -1,5 +1,5 @@
 "use strict";
-// A group: a column per sibling, a row per act, so that what is compared stands side by side.
+// A group: a column per sibling, a row per act, so that compared turns are side by side.
 
 const NEAR = "1200px 0px";
 
@@ -8,7 +8,7 @@ const GROUP_KEYS = [
   ["rule.user", "user"], ["rule", "other message"], ["rule.double", "second model"], ["swatch.framed", "selected"],
 ];
 
-/** The two siblings that the address asks for, or `null`; one that it goes to takes the right place. */
+/** The two siblings of the address, or `null`; the selected one is on the right. */
 function chosenTwo(group, asked) {
   const has = (sibling) => group.rollouts.some((entry) => entry.sibling === sibling);
   const two = (asked.two || "").split(",").map(Number);
@@ -47,7 +47,7 @@ class GroupView {
       this.chooser(), el("span.grow"), step(at - 1, "previous"), step(at + 1, "next"), copyButton("copy link", () => fullLink(hashOf({ g: this.group.id })), "the link to this group"), button(".quiet", "print", () => this.print(), { title: "Draw every turn, then print" }));
   }
 
-  /** Which two stand beside each other, where a group has more. */
+  /** Choose the two siblings to compare, if there are more. */
   chooser() {
     const all = this.group.rollouts.map((entry) => entry.sibling);
     if (all.length < 3) return null;
@@ -72,7 +72,7 @@ class GroupView {
     }));
   }
 
-  /** What all siblings have before their first turn, and what befell those that were dropped. */
+  /** The prompts, and the errors of dropped siblings. */
   async opening() {
     try {
       const whole = await block(this.group.block);
@@ -100,7 +100,7 @@ class GroupView {
     this.mark();
   }
 
-  /** Rows far from sight leave the document and keep their height. */
+  /** Remove a row that is far from the viewport; keep its height. */
   empty(row) {
     if (row.classList.contains("pending") || this.printing) return;
     row.style.minHeight = row.offsetHeight + "px";
@@ -143,7 +143,7 @@ class GroupView {
     }));
   }
 
-  /** Select a turn and bring its row into sight. */
+  /** Select a turn and scroll to its row. */
   async show(column, turn) {
     this.selected = { column, turn };
     const row = this.rows[this.siblings[column]?.actOf[turn]];
@@ -154,7 +154,7 @@ class GroupView {
     this.mark();
     await turnOf(this.siblings[column].entry, turn).catch(() => null);
     await pause();
-    // Rows above got their words meanwhile, and with them other heights.
+    // Rows above were filled meanwhile, and have other heights.
     const top = row.getBoundingClientRect().top - this.matrix.getBoundingClientRect().top;
     if (top < 0 || top > this.matrix.clientHeight * 0.6) into();
     this.node.querySelector(".turn.selected")?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -180,7 +180,7 @@ class GroupView {
     return this.siblings.findIndex(({ entry }) => entry.sibling === sibling);
   }
 
-  /** Printing needs every row in the document. */
+  /** Fill every row for printing. */
   async print() {
     this.printing = true;
     for (const row of this.rows) this.fill(row);
@@ -201,14 +201,14 @@ function failureNode(failure, entry) {
     failure.judge_calls.length ? details(plural(failure.judge_calls.length, "question"), () => failure.judge_calls.map((call) => judgeNode(call))) : null);
 }
 
-/** How the run of a recorded agent went. */
+/** The process of a recorded agent. */
 function agentNode(agent) {
   return el("div.judge.agent", {}, el("div.callhead", {}, el("span.role", {}, "agent"), agent.exit_code === null ? null : `exit code ${agent.exit_code}`, el("span.muted", {}, seconds(agent.wall_s))),
     pairs(agent.counts, "requests:"), agent.error ? details("error", textBlock(agent.error, { spec: "div.text.mono" }), true) : null,
     agent.output ? details("output", () => textBlock(agent.output, { spec: "div.text.mono" })) : null);
 }
 
-/** What the model saw of the conversation, where that was not all. */
+/** The condensed context that the model saw. */
 function sawNode(turn) {
   const head = turn.condensed ? `context condensed${turn.condensed.cause ? " by " + shown(turn.condensed.cause) : ""}${turn.condensed.tokens_before === undefined ? "" : `: ${num(turn.condensed.tokens_before)} → ${num(turn.condensed.tokens_after)} tokens`}` : "what the model saw";
   return el("div.saw", {}, el("span.badge.condensed", {}, head), turn.saw ? details("what it saw", () => turn.saw.map((part) => (part.message ? messageNode(part.message) : el("div.muted", {}, `messages ${part.start + 1} to ${part.end} of the conversation`)))) : null);

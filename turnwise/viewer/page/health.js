@@ -1,7 +1,7 @@
 "use strict";
-// Health by turn index: what credit at each turn is made of, and what it may reward that nobody meant.
+// Health by turn index: the parts of credit at each turn, and signs of unintended rewards.
 
-/** For each index among acts: the turns there, and what is known of their credit. */
+/** For each index among acts: its turns and their credit. */
 function byAct() {
   const count = most(page.rollouts.map(({ acts }) => acts.length).concat(0));
   const columns = range(count, () => ({ reached: 0, alone: 0, compared: 0, peers: [], rewards: [], returns: [], advantages: [], unscored: 0 }));
@@ -16,19 +16,19 @@ function byAct() {
       if (turns.rewards[at] === null) column.unscored += 1;
       else column.rewards.push(turns.rewards[at]);
       if (turns.returns[at] !== null) column.returns.push(turns.returns[at]);
-      // As the summary counts: nobody gave a masked turn, or a group without credit, this number.
+      // As in the summary: masked turns and groups without credit do not count.
       if (turns.trained[at] && group.status !== "failed" && entry.passed === null) column.advantages.push(turns.advantages[at]);
     });
   }
   return columns;
 }
 
-/** What marks mean: [class of the mark, words]. */
+/** A legend: [class of the mark, words]. */
 function keysNode(legend) {
   return el("div.keys", {}, legend.map(([kind, words]) => el("span.key", {}, el("i." + kind), words)));
 }
 
-/** A chart with a heading, what its marks mean, and a line on how to read it. */
+/** A chart with a heading, a legend, and a line on how to read it. */
 function figure(title, chart, legend, note) {
   return el("figure", {}, el("figcaption", {}, el("h3", {}, title), legend?.length ? keysNode(legend) : null), chart, note ? el("p.note", {}, note) : null);
 }
@@ -71,7 +71,7 @@ function aloneNote(columns) {
   return `${num(alone)} of ${plural(turns, "turn")} (${percent(alone, turns)}) had no peer: their advantage is their return as it is, unbiased and noisy.`;
 }
 
-/** What a correlation of score and length says, in words. */
+/** A sentence about the correlation of score and length. */
 function stuffingNote(pairs, what) {
   const r = correlation(pairs);
   if (r === null) return `Nothing to see: the score, or the number of ${what}, is the same everywhere.`;

@@ -1,5 +1,5 @@
 "use strict";
-// Keys, and the page that says what they do.
+// Keys, and their help.
 
 const KEYS = [
   ["j  k", "next and previous row of a list; next and previous turn of a sibling"],
@@ -100,7 +100,7 @@ function toggleTheme() {
   try {
     localStorage.setItem("turnwise-theme", dark ? "light" : "dark");
   } catch {
-    // A page from disk may have no storage; the choice then lasts as long as the page.
+    // A page from disk may have no storage; the choice is lost on reload.
   }
 }
 

@@ -1,7 +1,7 @@
 "use strict";
-// The credit ledger of a turn: a sum that ends in its advantage, and whom it was compared with.
+// The credit ledger of a turn: the sum that gives its advantage, and its peers.
 
-/** Rows of a ledger: `{name, value, from, to, total, note}`; `from` and `to` are where its bar begins and ends. */
+/** Rows of a ledger: `{name, value, from, to, total, note}`; `from` and `to` are the ends of the bar. */
 function ledgerRows(turn) {
   const { ledger } = turn;
   const rows = [];
@@ -46,7 +46,7 @@ function partsNote(turn) {
   return named.join(", ");
 }
 
-/** What the terms come to: equal to the advantage, unless something else was done to it. */
+/** The sum of the terms: the advantage, unless it was changed afterwards. */
 function termSum(ledger) {
   return ledger.terms.reduce((sum, term) => sum + (term.weight * (term.value - (term.baseline ?? 0))) / (term.divisor ?? 1), 0);
 }
@@ -76,7 +76,7 @@ function waterfall({ from, to, total, last, value }, place) {
     svg("rect" + kind, { x: low, y: 2.5, width: Math.max(0.7, high - low), height: 7 }));
 }
 
-/** For each comparison: the siblings' values, where this one stands among them, their mean and spread. */
+/** For each comparison: the siblings' values, this one among them, their mean and spread. */
 function peersNode(rollout, turn) {
   const { terms } = turn.ledger;
   const compared = terms.filter((term) => term.peers.length);

@@ -1,5 +1,5 @@
 "use strict";
-// A run that goes on: the index is asked for again, and what is new comes after what is there.
+// A growing record: the page polls the index and appends new groups.
 
 const POLL_MS = 2000;
 
@@ -7,7 +7,7 @@ const live = { lost: 0, added: 0 };
 
 async function poll() {
   for (;;) {
-    await new Promise((go_on) => setTimeout(go_on, document.hidden ? 5 * POLL_MS : POLL_MS));
+    await new Promise((resolve) => setTimeout(resolve, document.hidden ? 5 * POLL_MS : POLL_MS));
     try {
       const index = JSON.parse(await inflated(await served("index?after=" + page.index.groups.length)));
       live.lost = 0;
@@ -15,14 +15,14 @@ async function poll() {
       else await begin();
       if (!index.live) return drawLive();
     } catch {
-      // The server may have ended; what is on the page stays.
+      // The server may have ended; the page stays.
       live.lost += 1;
     }
     drawLive();
   }
 }
 
-/** The record is another one: nothing that is known of the old one is shown beside it. */
+/** Start again after the record was replaced. */
 async function begin() {
   forgetBlocks();
   takeIndex(await readIndex());
@@ -33,7 +33,7 @@ async function begin() {
   draw();
 }
 
-/** Groups that are known stay the same objects, so that an open one stays open. */
+/** Append groups; known ones stay the same objects, so that an open one stays open. */
 function append(index) {
   const added = index.groups.filter((group) => !page.groupById.has(group.id));
   const known = page.index.groups;
@@ -47,7 +47,7 @@ function append(index) {
   const old = new Map(kept.map((rollout) => [rollout.entry, rollout]));
   page.rollouts = page.rollouts.map((rollout) => old.get(rollout.entry) || rollout);
   page.rolloutByEntry = new Map(page.rollouts.map((rollout) => [rollout.entry, rollout]));
-  // Colours and the passing score stay while somebody looks, unless there were none.
+  // Keep colours and the passing score, if there were any.
   if (kept.length) Object.assign(page, { passing, fullColour });
   live.added += added.length;
   if (views.name === "rollouts" || views.name === "turns") views.current.again();

@@ -1,12 +1,12 @@
 "use strict";
-// A little Markdown as elements: headings, lists, fenced and inline code, bold; boards and tables in one width.
+// Some Markdown as elements: headings, lists, fenced and inline code, bold; boards and tables in monospace.
 
 const INLINE = /(`[^`\n]+`|\*\*(?=\S)[^*\n]*[^*\s]\*\*)/;
-/** Cells of one or two characters, lines of a table, boxes, and columns made with spaces. */
+/** Matches cells of one or two characters, lines of a table, boxes, and columns made with spaces. */
 const GRID_LINE = /^\s*\S{1,2}(?:\s+\S{1,2}){2,}\s*$|^\s*\|.*\||[\u2500-\u259f]|^\s*\+[-=+]+\+|\S\s{2,}\S+\s{2,}\S/;
 const CELLS = /^[^\sa-z]{3,60}$/;
 
-/** The nodes of a text that may be shown; `needle` is marked in each. */
+/** The nodes of a printable text, with `needle` marked. */
 function markdownNodes(text, needle) {
   const lines = text.split("\n");
   const nodes = [];
@@ -38,7 +38,7 @@ function markdownNodes(text, needle) {
   return nodes;
 }
 
-/** Where the lines end that only say something in one width, from here on. */
+/** The end of the lines that need monospace, from this one on. */
 function gridEnd(lines, from) {
   let end = from;
   while (end < lines.length && (GRID_LINE.test(lines[end]) || (CELLS.test(lines[end]) && lines[end].length === lines[from].length))) end += 1;

@@ -1,7 +1,7 @@
 "use strict";
-// What was said: messages, tool calls, results, replies, questions to second models.
+// Messages, tool calls, results, replies, questions to second models.
 
-/** The words of one turn, in the order they came. */
+/** The messages of one turn, in order. */
 function turnWords(turn, needle = "") {
   return [
     ...assistantWords(turn.message, needle),
@@ -35,7 +35,7 @@ function callNode(call, needle) {
   return el("div.call", {}, el("div.callhead", {}, el("b", {}, marked(shown(call.name), needle)), failed ? el("span.badge.tool-error", {}, shown(call.status)) : null), argumentNodes(call.arguments, needle));
 }
 
-/** Arguments by name, texts with their own lines; what is not an object stays as it was written. */
+/** Arguments by name, texts with line breaks; a value that is no object is shown as written. */
 function argumentNodes(text, needle) {
   const given = objectOf(text);
   if (given === null) return textBlock(text, { spec: "div.text.mono", needle });
@@ -82,7 +82,7 @@ function artefactNodes(artefacts) {
   }));
 }
 
-/** A part that opens; its content may be made then. */
+/** A part that opens; a function makes its content on opening. */
 function details(title, content, open = false) {
   const node = el("details", { open }, el("summary", {}, title));
   if (typeof content !== "function") return add(node, [content]);
@@ -102,7 +102,7 @@ function turnText(turn) {
   ].filter(Boolean).join("\n\n");
 }
 
-/** What a rollout was given to read: once for all siblings where it is the same. */
+/** The prompt of a rollout: once for all siblings if it is the same. */
 function promptNode(messages) {
   return messages.map((message) => messageNode(message));
 }

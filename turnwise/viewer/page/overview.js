@@ -1,5 +1,5 @@
 "use strict";
-// The first page: what was run, what came of it, and where to look.
+// The first page: facts of the run, results, and places to look at.
 
 function overview() {
   const columns = byAct();
@@ -25,7 +25,7 @@ function overview() {
 const MOST_STEPS = 80;
 const MOST_CURVES = 24;
 
-/** Score, reward parts and metrics in the order of the record: what a run was learning, or unlearning. */
+/** Score, reward parts and metrics in the order of the record. */
 function runSection() {
   const { groups } = page.index;
   const every = Math.ceil(groups.length / MOST_STEPS);
@@ -120,7 +120,7 @@ function factList(facts) {
   return el("dl.factlist", {}, facts.map(([name, value]) => el("div", {}, el("dt", {}, shown(name)), el("dd", { title: shown(value) }, shown(value)))));
 }
 
-/** All numbers of the summary, as they are: names of what they are in, joined. */
+/** All numbers of the summary; nested names are joined. */
 function aggregateSection(aggregates) {
   const rows = [];
   const walk = (value, name) => {

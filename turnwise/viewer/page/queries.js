@@ -1,9 +1,9 @@
 "use strict";
-// Questions about turns and rollouts, answered from the index alone.
+// Queries of turns and rollouts on the index.
 
 const EPSILON = 1e-12;
 
-/** Name → what a turn must be; all that are asked for must hold. `at` is the index of the turn in the columns. */
+/** Name → predicate of a turn; all selected ones must hold. `at` is the index of the turn in the columns. */
 const TURN_QUERIES = {
   "plus-failed": {
     label: "positive credit in a failed rollout",
@@ -41,7 +41,7 @@ function advantageOf({ rollout, at }) {
   return rollout.entry.turns.advantages[at];
 }
 
-/** The turns that a mapping asks for: `q` names of queries, `end` how the rollout ended, `at` an index among acts. */
+/** The turns of a query: `q` names of predicates, `end` the end of the rollout, `at` an index among acts. */
 function matchingTurns(asked) {
   const tests = listed(asked.q).filter((name) => own(TURN_QUERIES, name)).map((name) => TURN_QUERIES[name].holds);
   const act = asked.at === undefined ? null : Number(asked.at);
@@ -58,7 +58,7 @@ function matchingTurns(asked) {
   return order && order.by ? ordered(found, order.by) : found;
 }
 
-/** The largest first; equal ones stay as they were. */
+/** Sort by a number, largest first; stable. */
 function ordered(items, by) {
   const keys = new Map(items.map((item) => [item, by(item)]));
   return items.sort((a, b) => keys.get(b) - keys.get(a));
@@ -68,7 +68,7 @@ function listed(text) {
   return text ? text.split(",") : [];
 }
 
-/** How rollouts ended, the most frequent first. */
+/** Ends of rollouts, the most frequent first. */
 function endings() {
   return counted(page.rollouts.map(({ entry }) => ending(entry)));
 }
@@ -80,7 +80,7 @@ function counted(values) {
   return [...counts].sort((a, b) => b[1] - a[1]);
 }
 
-/** What an index says of a turn beside its numbers. */
+/** Labels of a turn by its numbers in the index. */
 function badges({ entry }, at) {
   const turns = entry.turns;
   return [

@@ -85,7 +85,7 @@ function rolloutCells({ group, entry, failure, acts }) {
   ];
 }
 
-/** A rollout's advantages as a bar of colours: one rectangle a turn, as wide in every strip. */
+/** A rollout's advantages as a strip: one rectangle per turn, of equal width in all strips. */
 function strip(entry, { height = 12, jump = null, longest = page.longest } = {}) {
   const advantages = entry.turns.advantages;
   const node = svg("svg.strip", { viewBox: `0 0 ${longest} 1`, preserveAspectRatio: "none", role: "img", "aria-label": `Advantages of ${plural(advantages.length, "turn")}` });
@@ -102,7 +102,7 @@ function strip(entry, { height = 12, jump = null, longest = page.longest } = {})
   return node;
 }
 
-/** An input that tells what was typed once the typing pauses. */
+/** An input that reports its text when typing pauses. */
 function typed(placeholder, value, changed, type = "search") {
   let timer = 0;
   const input = el("input", { type, placeholder, value: value || "", "aria-label": placeholder, step: "any", oninput: () => {

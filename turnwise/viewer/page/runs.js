@@ -1,5 +1,5 @@
 "use strict";
-// Several runs: the list, their curves on shared axes, two beside each other. Lines of more runs than hues differ by dashes.
+// Several runs: the list, curves on shared axes, a comparison of two. With more runs than hues, lines are dashed.
 
 const HUES = [210, 28, 140, 280, 345, 180, 55, 250, 100, 315];
 const SHOWN_CURVES = 24;
@@ -34,7 +34,7 @@ function runTable(index) {
       el("td.n", {}, aligned(num(run.score))), el("td.n", {}, aligned(num(run.pass_at_1))), el("td", {}, shown(run.policy || "–")), el("td", {}, shown(run.estimator || "–")), el("td.bad", {}, shown(run.note)))));
 }
 
-/** A chart for each number that two runs, or all of one, have. */
+/** A chart for each number of the runs. */
 function curveNodes(index) {
   const names = [...new Set(index.runs.flatMap((run) => Object.keys(run.series)))];
   if (!names.length) return el("p.note", {}, "No run has a group with scores.");

@@ -1,5 +1,5 @@
 "use strict";
-// Puts the view on the page that the address asks for.
+// Shows the view of the address.
 
 const views = { current: null, name: "", groupId: null };
 

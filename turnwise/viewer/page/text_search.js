@@ -1,16 +1,16 @@
 "use strict";
-// Full text: blocks are inflated one after another, hits are told as they come, and a new search ends the old one.
+// Full-text search: inflates blocks one by one, reports hits at once; a new search ends the old one.
 
 const SLICE_MS = 14;
 
 let searching = 0;
 
-/** Calls `found(hits)` and `progress(done, of)` on the way; resolves to whether it came to its end. */
+/** Calls `found(hits)` and `progress(done, of)`; resolves to whether it was complete. */
 async function searchTexts(needle, found, progress) {
   const own = ++searching;
   const wanted = needle.toLowerCase();
   const places = page.index.groups.flatMap((group) => [{ group, name: group.block, entry: null }, ...group.rollouts.flatMap((entry) => entry.blocks.map((name) => ({ group, entry, name })))]);
-  // In JSON, text beyond ASCII and quotes may be written in several ways: then every block is looked at.
+  // JSON has several notations of quotes and non-ASCII text: parse every block then.
   const quick = /^[\x20-\x7e]+$/.test(wanted) && !/["\\/]/.test(wanted) ? wanted : null;
   let resting = performance.now();
   for (let at = 0; at < places.length; at += 1) {
@@ -59,7 +59,7 @@ function judgeText(call) {
   return "\n" + plain(call.answer);
 }
 
-/** One hit for a text, with the words around its first place. */
+/** One hit for a text, with the words around the first match. */
 function hit(rollout, at, text, wanted) {
   const lower = text.toLowerCase();
   const first = lower.indexOf(wanted);

@@ -1,5 +1,5 @@
 "use strict";
-// Sampled tokens: which are trained, with which advantage, and how likely the policy thought them.
+// Sampled tokens with advantage, training mask and probability.
 
 const TOKENS_AT_ONCE = 1200;
 
@@ -35,7 +35,7 @@ function tokenWords({ logprobs, token_texts: texts, token_ids: ids, trained, led
   return [`token ${span[0] + at}, id ${ids[at]}${texts ? ` ${JSON.stringify(shown(texts[at]))}` : ""}`, ...logprob, trained ? `trained, advantage ${signed(ledger.advantage, 4)}` : "masked"];
 }
 
-/** The row that the turn sits in: sampled stretches in their colours, what was read in grey. */
+/** The row of a turn: sampled spans in their colours, other tokens in grey. */
 function ribbon(rollout, turn) {
   const name = rollout.entry.blocks.find((each) => isKept(each) && blocks.kept.get(each).value.turns.some((other) => other.index === turn.index));
   const same = name ? blocks.kept.get(name).value.turns.filter((other) => other.row === turn.row && other.span) : [turn];

@@ -1,5 +1,5 @@
 "use strict";
-// Turns that answer a question, or hold a text, or both: a list, each with a link.
+// The list of turns that match a query, a text, or both.
 
 function turnsView() {
   const asked = route();
@@ -40,7 +40,7 @@ function turnsView() {
     const whole = await searchTexts(asked.text, (hits) => {
       const kept = filtered ? hits.filter((each) => each.at !== null && allowed.get(each.rollout.entry)?.has(each.at)) : hits;
       if (!kept.length) return;
-      // Hits come at the end: what the reader looks at stays where it is.
+      // Hits are appended, so that the list does not move.
       for (const each of kept) items.push(each);
       if (items.length === kept.length) list.grow();
     }, (done, of) => {

@@ -1,5 +1,5 @@
 "use strict";
-// Two estimators on the same rollouts: where credit moves, and where it changes its sign.
+// Two estimators on the same rollouts: changes of credit, and changes of sign.
 
 function estimatorsView() {
   const asked = route();
@@ -40,7 +40,7 @@ function moveCells({ rollout, at, own, other, flip }, which) {
   return [el("span.c-item", {}, shown(group.item)), el("span.c-sibling", {}, "sib " + entry.sibling), el("span.c-turn", {}, turnTitle(at)), el("span.c-credit", {}, heatChip(own)), el("span.arrow", {}, "→"), el("span.c-credit", {}, heatChip(other, null, page.otherColours[which])), el("span.c-badges", {}, flip ? el("span.badge.flip", {}, "sign flip") : null, badgeList(rollout, at))];
 }
 
-/** Every turn by both advantages, those with another sign marked; on a canvas, since they are many. */
+/** Every turn by both advantages, on a canvas since there are many; changes of sign are marked. */
 function scatter(moves, which) {
   const size = 420;
   const edge = 34;

@@ -1,5 +1,5 @@
 "use strict";
-// A long list of rows of equal height, of which only those in sight are in the document.
+// A long list of rows of equal height; only visible ones are in the document.
 
 const ROW_PX = 34;
 const BEYOND = 12;
@@ -18,7 +18,7 @@ class VirtualList {
     this.rows = new Map();
   }
 
-  /** Show these; `keep` leaves the reader where he was. */
+  /** Show items; `keep` keeps the scroll position. */
   show(items, keep = false) {
     this.items = items;
     this.spacer.style.height = items.length * ROW_PX + "px";
@@ -31,7 +31,7 @@ class VirtualList {
     this.draw();
   }
 
-  /** More items came to the end of those that are shown. */
+  /** Append items. */
   grow() {
     this.spacer.style.height = this.items.length * ROW_PX + "px";
     this.draw();
@@ -72,7 +72,7 @@ class VirtualList {
     this.rows.get(at)?.classList.add("selected");
   }
 
-  /** Select the row that is `step` further, and bring it into sight. */
+  /** Move the selection by `step` rows, and scroll to it. */
   move(step) {
     if (!this.items.length) return;
     const at = Math.max(0, Math.min(this.items.length - 1, this.selected + step));

@@ -1,5 +1,5 @@
 "use strict";
-// Which estimator has the most signal on these rollouts: the credit report.
+// The credit report: signal to noise of every estimator on these rollouts.
 
 function creditView() {
   const { rows, groups, sentences } = page.index.credit;

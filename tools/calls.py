@@ -43,7 +43,7 @@ class ToolCall:
     arguments: str
     """Raw JSON text, verbatim; may be malformed."""
     status: CallStatus = "ok"
-    """A call whose status is not `ok` is answered with an error instead of run."""
+    """Calls with another status are answered with an error instead of run."""
     span: tuple[int, int] | None = None
     """Start and end among the turn's sampled tokens, if known."""
 
@@ -63,7 +63,7 @@ class ToolResult:
     name: str
     content: str
     error: ToolErrorKind | None = None
-    """Why the call failed; None if the tool ran, whatever its command returned."""
+    """Reason if the call failed; None if the tool ran, even if its command failed."""
     exit_code: int | None = None
     timed_out: bool = False
     duration_s: float = 0.0

@@ -1,32 +1,32 @@
-"""The error tree of Turnwise, sorted by who must act.
+"""The error tree of Turnwise, sorted by responsibility.
 
 ```
 TurnwiseError
-├── ToolError                 the model acts: the text becomes the tool's result, the rollout goes on
-├── RolloutError              no action: this sibling is dropped and recorded, the group goes on
-│   ├── PolicyError           the model call is lost (after its retries)
+├── ToolError                 for the model: the text becomes the tool's result, the rollout continues
+├── RolloutError              nobody acts: this sibling is dropped and recorded, the group continues
+│   ├── PolicyError           the model call failed after its retries
 │   │   ├── ContextOverflow   the conversation no longer fits: the rollout ends there and still counts
-│   │   └── SecondModelError  a judge or a simulated user gave no answer
+│   │   └── SecondModelError  a judge or simulated user gave no usable answer
 │   ├── SandboxError          the sandbox is broken; never shown to the model as output
-│   │   ├── SandboxCreateError
-│   │   │   └── ImageUnavailable   the image of one item; other items' rollouts go on
-│   │   └── SandboxUnavailable
-│   ├── ToolServerLost        the server of a rollout's tools ended, or cannot be reached
-│   ├── RewardError           the environment's reward broke the contract
+│   │   ├── SandboxCreateError     nothing is left behind
+│   │   │   └── ImageUnavailable   the image of one item; other items' rollouts continue
+│   │   └── SandboxUnavailable     an open sandbox no longer answers
+│   ├── ToolServerLost        the server of a rollout's tools ended or is unreachable
+│   ├── RewardError           a reward has a wrong length, NaN or infinity
 │   ├── AgentCausedError      the agent broke it: scored with the floor, never a missing sibling
-│   ├── GroupRefused          dropping it alone would select on behaviour: its group fails
-│   ├── TimeLimitExceeded     a hook, a tool or a policy took longer than it may
-│   ├── UserCodeBroke         the environment's code raised what is no `Exception`, its cause
-│   └── WireError             rows that a trainer would misread; the group is put aside with the reason
-├── RunError                  the developer acts: the run cannot go on, exit code 1; its cause is shown whole
-└── UsageError                the developer acts: one line, exit code 2, never a traceback
+│   ├── GroupRefused          dropping one sibling would select on behaviour: its group fails
+│   ├── TimeLimitExceeded     a hook, a tool or a policy exceeded its limit
+│   ├── UserCodeBroke         the environment raised SystemExit, CancelledError, …, its cause
+│   └── WireError             a trainer would misread the rows; the group is kept back with the reason
+├── RunError                  for the developer: the run stops with exit code 1; its cause is shown whole
+└── UsageError                for the developer: one line, exit code 2, never a traceback
     ├── ConfigError           a setting, a name or an option
-    │   ├── ServerAway        a model server that does not answer now; `serve` waits for it
-    │   └── NoModelError      no model plays the judge or the user: no rollout can go on
-    ├── DatasetError          an item source
+    │   ├── ServerAway        a model server does not answer now; `serve` waits for it
+    │   └── NoModelError      no model plays the judge or the user: every rollout would fail
+    ├── DatasetError          items
     ├── RecordError           a rollout JSONL
-    ├── CreditError           the numbers or parameters given to an estimator
-    └── IsolationError        this machine cannot isolate code as asked
+    ├── CreditError           numbers or parameters of an estimator
+    └── IsolationError        this machine cannot isolate code as required
 ```
 """
 
@@ -35,10 +35,7 @@ from typing import Literal
 AgentCause = Literal[
     "sandbox_lost", "tool_timeout", "unreadable_files", "unusable_answer", "agent_error", "no_verdict"
 ]
-"""What an agent broke: its sandbox, a tool's time limit, files that a hook uses, a second model's answer
-about its text, its own program before anything could be scored, or a test run that gives a verdict only
-without its files.
-"""
+"""`no_verdict`: the tests pass only on the original files and give no verdict with the agent's."""
 
 
 class TurnwiseError(Exception):
@@ -54,15 +51,15 @@ class RolloutError(TurnwiseError):
 
 
 class PolicyError(RolloutError):
-    """The policy gave no usable completion."""
+    pass
 
 
 class ContextOverflow(PolicyError):
-    """The prompt exceeds the model's context."""
+    pass
 
 
 class SecondModelError(PolicyError):
-    """A judge or simulated user gave no usable answer."""
+    pass
 
 
 class SandboxError(RolloutError):
@@ -70,7 +67,7 @@ class SandboxError(RolloutError):
 
 
 class SandboxCreateError(SandboxError):
-    """No sandbox was created; nothing is left behind."""
+    pass
 
 
 class ImageUnavailable(SandboxCreateError):
@@ -90,15 +87,13 @@ class RewardError(RolloutError):
 
 
 class AgentCausedError(RolloutError):
-    """The agent broke something, see the message; its trajectory gets the floor as outcome."""
-
     def __init__(self, message: str, *, cause: AgentCause) -> None:
         super().__init__(message)
         self.cause: AgentCause = cause
 
 
 class GroupRefused(RolloutError):
-    """The group fails, since dropping this sibling alone would select on behaviour."""
+    pass
 
 
 class TimeLimitExceeded(RolloutError):
@@ -117,7 +112,7 @@ class WireError(RolloutError):
 
 
 class RunError(TurnwiseError):
-    """The run cannot continue; the cause is an error of the environment's code."""
+    pass
 
 
 class UsageError(TurnwiseError):

@@ -1,7 +1,7 @@
-"""The program of the file tools, whose source `files` runs inside the sandbox with only the standard library.
+"""The program of the file tools; `files` runs its source in the sandbox with only the standard library.
 
 Large texts thus cost only the sandbox's time and memory. The request is JSON on stdin, the report for the
-model goes to stdout. Exit status 2: the request is refused for the reason on stderr.
+model goes to stdout. Exit status 2: refused for the reason on stderr.
 """
 
 import errno

@@ -13,7 +13,7 @@ import orjson
 MOST = 10_000_000
 """Limit per text: 131,072 tokens with logprobs and `top_logprobs` weigh 9 million and take 0.1 s."""
 _WEIGHTS: Final[Mapping[bytes, int]] = {b",": 1, b":": 4, b"[": 3, b"{": 3}
-"""Weights by memory: an item, a member, a list or an object."""
+"""Weights by memory use."""
 _STEP_BYTES: Final = 1 << 20
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _MOST_STRINGS: Final = 100_000
@@ -37,11 +37,7 @@ def check_weight(content: bytes, most: int = MOST) -> None:
 
 
 def read_json(content: bytes | str, *, most: int = MOST) -> Any:
-    """Read JSON with orjson, which turns long integers into floats.
-
-    Raises:
-        JsonError: if it is invalid, too large or too deep.
-    """
+    """Read JSON with orjson, which turns long integers into floats; JsonError if it is invalid."""
     text = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     check_weight(text, most)
     try:

@@ -36,7 +36,6 @@ class ToolOutput:
 
     content: str
     exit_code: int | None = None
-    """Exit status of the tool's command."""
     timed_out: bool = False
 
 
@@ -65,7 +64,6 @@ class Tool:
         return tuple(kind for kind in self.signature.injected.values() if is_state(kind))
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """Return the function bound to an instance, or on a class the tool that takes its instances."""
         if self.signature.injected.get(SELF) is not Unbound:
             return self
         if instance is not None:
@@ -76,11 +74,7 @@ class Tool:
         )
 
     def call(self, arguments: str, injected: Mapping[str, object]) -> Callable[[], Any]:
-        """Return a callable that parses the arguments, runs the function and returns a `ToolOutput`.
-
-        It is a coroutine function if the tool is, and runs the author's code, so the caller should contain
-        it.
-        """
+        """Return a callable that parses the arguments and runs the function, `async` if the tool is."""
         run = _run_async if inspect.iscoroutinefunction(self.function) else _run
         return partial(run, self, arguments, injected)
 
@@ -139,7 +133,7 @@ class RunTool(Protocol):
     async def __call__(
         self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
     ) -> ToolOutput:
-        """Return the function's output; `busy()` tells whether a command of it runs in the sandbox."""
+        """Return the function's output; `busy()` tells whether a command runs in the sandbox."""
         ...
 
 
@@ -171,11 +165,7 @@ class Toolset:
 
     @classmethod
     def merged(cls, toolsets: Sequence["Toolset"]) -> "Toolset":
-        """Return all tools of several toolsets, in order.
-
-        Raises:
-            ConfigError: if two tools share a name.
-        """
+        """Concatenate toolsets; ConfigError if two tools share a name."""
         tools = tuple(tool for toolset in toolsets for tool in toolset.tools)
         return cls("+".join(toolset.name for toolset in toolsets), tools)
 
@@ -334,7 +324,7 @@ def output_of(given: Any, tool: str) -> ToolOutput:
 
     Raises:
         ToolError: if a number is too long to print, which the model may have requested.
-        TypeError: if the value is not JSON, a bug in the tool.
+        TypeError: if the value is not JSON.
     """
     if isinstance(given, ToolOutput):
         if not isinstance(given.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
@@ -343,7 +333,6 @@ def output_of(given: Any, tool: str) -> ToolOutput:
     if isinstance(given, str):
         return ToolOutput(content=given)
     try:
-        # Python's encoder keeps lone surrogates of an agent's text; `bounded` replaces them.
         return ToolOutput(content=json.dumps(given, ensure_ascii=False, default=_plain))
     except (TypeError, ValueError) as error:
         if "integer string conversion" in str(error):
@@ -356,7 +345,7 @@ def output_of(given: Any, tool: str) -> ToolOutput:
 
 
 def limit_length(text: str, max_chars: int) -> str:
-    """Return the text, or its head and tail around a note about the cut, at most `max_chars` long."""
+    """Shorten a text to its head and tail, with a note about the cut."""
     if len(text) <= max_chars:
         return _encodable(text)
     room = max(0, max_chars - len(_cut_note(len(text), len(text))))

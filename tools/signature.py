@@ -19,7 +19,7 @@ from tools.sandbox.base import Sandbox
 
 _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
 _MAX_CHARS, _MAX_WEIGHT = 1_000_000, 1 << 14
-"""Limits of a call's arguments, since validation blocks the event loop."""
+"""Validation blocks the event loop."""
 _MAX_REASONS = 10
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -34,9 +34,8 @@ class ArgumentsRefused(Exception):  # becomes a result, never leaves the tools l
 class Signature:
     description: str
     injected: Mapping[str, type]
-    """Parameters injected by the rollout with their types, not in the schema."""
+    """Parameters injected by the rollout, with their types."""
     schema: Mapping[str, Any]
-    """Closed JSON schema of the arguments, without pydantic's titles."""
     model: type[BaseModel]
 
     @classmethod
@@ -129,11 +128,7 @@ class Signature:
 
 
 def json_arguments(text: str) -> dict[str, Any]:
-    """Parse a model's arguments without a schema.
-
-    Raises:
-        ArgumentsRefused: if they are no JSON object, or too large.
-    """
+    """Parse arguments without a schema; ArgumentsRefused unless they are a JSON object of limited size."""
     _check_size(text)
     if not text.strip():
         return {}
@@ -239,7 +234,7 @@ _MENDERS: Mapping[str, Callable[[Any], Any]] = {
     "float_type": _unquote,
     "bool_type": _unquote,
 }
-"""Repairs by pydantic's error type; the result is validated strictly again."""
+"""Repairs by pydantic's error type."""
 
 
 def _replace(values: Any, place: Sequence[int | str], value: Any) -> None:
@@ -276,11 +271,7 @@ class Unbound:
 
 
 def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, type], dict[str, Any]]:
-    """Return (injected parameters with their types, annotations of all others and `return`).
-
-    Raises:
-        ConfigError: if an annotation is missing, unreadable, or mixes injected and other types.
-    """
+    """Return (injected parameters with their types, other annotations and `return`)."""
     parameters = list(inspect.signature(function).parameters)
     hints = _hints(function, where)
     injected: dict[str, type] = {}

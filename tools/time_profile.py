@@ -37,7 +37,7 @@ class TimeProfile:
     wall_s: float
     """From the rollout's slot to its sandbox's end."""
     calls: Mapping[str, CallTimes]
-    """By name: `model`, `tool terminal`, `score_turn`, `judge`, `condenser fit_context`, …"""
+    """Times by name: `model`, `tool terminal`, `score_turn`, `judge`, `condenser fit_context`, …"""
 
 
 class Profiler:
@@ -48,7 +48,6 @@ class Profiler:
         self._thread = threading.get_ident()
         self._innermost = 1
         self._share = 0.0
-        """Accumulated seconds of a call that was innermost throughout."""
         self._sums: dict[str, _Sums] = {}
 
     def profile(self) -> TimeProfile:
@@ -139,7 +138,6 @@ _UNMEASURED = nullcontext()
 
 
 def measure(name: str) -> AbstractContextManager[object]:
-    """Measure a block if the current rollout has a profile."""
     outer = _RUNNING.get()
     return _UNMEASURED if outer is None or not outer.profiler.is_here() else _Timed(name, outer)
 
@@ -161,8 +159,6 @@ class _Timed:
 
 
 class profiled:  # noqa: N801  # a context manager, like `timed`
-    """Context manager: measures its block with `profiler`, if any."""
-
     def __init__(self, profiler: Profiler | None) -> None:
         self._profiler = profiler
 

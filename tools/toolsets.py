@@ -74,10 +74,10 @@ def select_toolsets(
     enabled: Sequence[str] | None = None,
     listed: Mapping[str, Toolset] | None = None,
 ) -> Toolset:
-    """Merge the enabled toolsets.
+    """Merge the enabled toolsets; own ones take precedence over shipped ones of the same name.
 
     Args:
-        own: The environment's tools. They take precedence over shipped toolsets of the same name.
+        own: The environment's tools.
         enabled: Names of own or shipped toolsets; None for all own ones.
         listed: Tools of MCP servers by toolset; servers that are missing have no tools yet.
 
@@ -95,11 +95,8 @@ def select_toolsets(
 def select_tools(toolset: Toolset, names: Any, own: Sequence[ToolSource], where: str) -> Toolset:
     """Return the tools of a toolset with these names, or all for None.
 
-    Args:
-        toolset: The run's tools after its settings.
-        names: The result of `tools_for`; it cannot restore tools that the settings removed.
-        own: The environment's tools.
-        where: Source of the names, for errors.
+    `names` come from `tools_for` and cannot restore tools that the settings removed; `where` names their
+    source.
 
     Raises:
         ConfigError: if `names` is no list of tool names, or one is unknown.

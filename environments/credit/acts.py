@@ -1,9 +1,8 @@
 """Credit where a history was condensed: estimators see acts only, and a summary is credited like an act.
 
-A summary has no reward and takes no time. Its return is that of the act that follows, compared with what that
-act is compared with. Its peers must not depend on its text, or its credit is biased. Therefore a summary that
-no act follows is treated as an unscored act after the last one, and a critic's value of the state before a
-summary replaces that of the state after it.
+A summary has no reward and takes no time: its return is that of the next act. Its peers must not depend on
+its text, or credit is biased. Therefore a summary without a next act counts as an unscored act, and a
+critic's value before a summary replaces that after it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,19 +21,25 @@ Credit = Callable[[TrajectoryGroup, Values], list[Term]]
 def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
     if not _has_summaries(group):
         return group
-    return replace(
-        group, trajectories=tuple(map(_drop_summaries, range(len(group.trajectories)), group.trajectories))
-    )
+    trajectories = [
+        replace(
+            each,
+            turns=acts_of(each),
+            rewards=None if each.rewards is None else _rewards_of_acts(each.rewards, each, index),
+        )
+        for index, each in enumerate(group.trajectories)
+    ]
+    return replace(group, trajectories=tuple(trajectories))
 
 
 def over_all_turns(
     credit: Credit, group: TrajectoryGroup, values: Values, *, credits_summaries: bool = True
 ) -> list[Term]:
     """Return an estimator's terms for all turns (acts only, without `credits_summaries`)."""
+    values_of_acts = {name: _values_of_acts(rows, group, name) for name, rows in values.items()}
     if not _has_summaries(group):
         return credit(group, values)
     acts = acts_alone(group)
-    values_of_acts = {name: _values_of_acts(rows, group, name) for name, rows in values.items()}
     of_acts = _by_act(credit(acts, values_of_acts), acts)
     moves: dict[int, tuple[Term, list[int], list[Place]]] = {}
     for index, trajectory in enumerate(group.trajectories):
@@ -73,13 +78,6 @@ def _values_of_acts(rows: Sequence[Sequence[float]], group: TrajectoryGroup, nam
         _at_acts(row, trajectory, f"{name} of trajectory {index}")
         for index, (row, trajectory) in enumerate(zip(rows, group.trajectories, strict=True))
     ]
-
-
-def _drop_summaries(index: int, trajectory: Trajectory) -> Trajectory:
-    rewards = trajectory.rewards
-    if rewards is not None:
-        rewards = _rewards_of_acts(rewards, trajectory, index)
-    return replace(trajectory, turns=acts_of(trajectory), rewards=rewards)
 
 
 def acts_of(trajectory: Trajectory) -> tuple[Turn, ...]:
@@ -124,6 +122,5 @@ def _with_act(acts: TrajectoryGroup, index: int, summary: Turn) -> TrajectoryGro
 
 
 def _with_value(rows: Sequence[Sequence[float]], index: int, act: int, value: float) -> list[Sequence[float]]:
-    """Return the values with another one for an act, which may be one more than there were."""
     row = rows[index]
     return [*rows[:index], [*row[:act], value, *row[act + 1 :]], *rows[index + 1 :]]

@@ -36,10 +36,9 @@ _SAID = Message(role="assistant")
 _NOTHING: Mapping[str, Any] = {}
 _RAN = (ToolResult(call_id="", name="", content=""),)
 _BLOCK_TOKENS = 1 << 17
-"""Tokens that are processed at once: temporary arrays take some megabytes, whatever the batch size."""
+"""Bounds temporary arrays to some megabytes."""
 _Turns = tuple[Any, Any, Any, Any]
-"""First and last token of each turn; then the lengths of runs of tokens, and the turn of each run, counted
-from 1 (0: not trained)."""
+"""First and last token of each turn, then lengths and turns of runs (from 1; 0: not trained)."""
 _Block = tuple[list[list[float | None]], list[list[int]], Any, Any]
 
 
@@ -57,12 +56,12 @@ def turn_advantages(
 
     Args:
         turn_rewards: `[row][turn]`; None is not scored, which differs from 0.
-        group_ids: one per row. Rows with equal ids answer the same prompt; they need not be neighbours.
+        group_ids: one per row; equal ids answer the same prompt, in any order.
         outcomes: one per row, of the whole trajectory; all rows of a group have one, or none has.
         estimator: a name that `turnwise credit` lists.
-        params: the estimator's parameters and `preset`; also `anchors` (`[row][turn]`, states that `gigpo`
-            compares), `kinds` (`[row][turn]`, `act` or `summary`) and `lengths` (`[row][turn]`, tokens,
-            default 1; weights of `opo` and `reinforce_pp`).
+        params: the estimator's, and `preset`; also, all `[row][turn]`, `anchors` (states that `gigpo`
+            compares), `kinds` (`act` or `summary`) and `lengths` (tokens, default 1; weights of `opo` and
+            `reinforce_pp`).
 
     Raises:
         CreditError: names the row and turn, each counted from 0.
@@ -101,17 +100,16 @@ def token_advantages(
 ) -> Array:
     """Return an advantage per token, `[row, token]`: its turn's where the mask is 1, else 0.
 
-    A turn's reward is the sum over its tokens; 0 counts as scored, and NaN on its last token means not
-    scored. Tokens between two turns, or after the last, belong to the turn before. **Without `turn_ids` a
-    turn is a run of the mask: two turns with no token between them are one.** A row without turns, such as
-    padding, is compared with nothing.
+    A turn's reward is the sum over its tokens; NaN on the last one means not scored. Tokens after a turn
+    belong to it. **Without `turn_ids` a turn is a run of the mask: two turns with no token between them are
+    one.**
 
     Args:
         token_level_rewards: `[row, token]`, floats; numpy or torch.
         response_mask: `[row, token]`, 1 where a sampled token is trained, else 0.
         group_ids: one per row, see `turn_advantages`.
         turn_ids: `[row, token]`, the turn of each token: 0, 1, 2, … in a row, and -1 outside turns. A turn
-            with mask 0 is not trained, but it is compared with.
+            with mask 0 is compared with, and not trained.
         estimator: a name that `turnwise credit` lists.
         params: see `turn_advantages`; `outcomes`, too.
 

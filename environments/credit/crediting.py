@@ -43,22 +43,21 @@ Result = TypeVar("Result")
 class GroupRules:
     min_trajectories: int = 0
     missing_outcome: MissingOutcome | None = None
-    """The value of a missing outcome. If None, a missing outcome refuses its group, and the score 0 of a
-    trajectory in which nothing was scored is a score."""
+    """If None, a missing outcome refuses its group, and an unscored 0 counts as a score."""
 
 
 ANY_GROUP = GroupRules()
 _STATED = "missing_outcome"
-"""Outcome component of a stated outcome, which keeps repeated credit of a group the same."""
+"""Component of a stated outcome, so that repeated credit stays the same."""
 
 
 def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGroup, str | None]:
-    """Return the group with comparable siblings, and a reason why it fails, if any.
+    """Return the group with comparable siblings, and a reason if it fails.
 
-    A trajectory cannot be compared if other siblings have something that it lacks: an outcome; without
-    outcomes, any score (with `missing_outcome` stated, an unscored 0 is no score); or a part from
-    `score_group`. It gets the stated outcome, or becomes a failure. If the agent broke its rollout, its floor
-    counts as a stated outcome and lacks no part. A failure by `GroupRefused` fails the group.
+    A trajectory must not lack what other siblings have: an outcome; without outcomes, any score (with
+    `missing_outcome` stated, an unscored 0 does not count); or a part from `score_group`. Otherwise it gets
+    the stated outcome, or becomes a failure. The floor of a rollout that the agent broke lacks no part. A
+    failure by `GroupRefused` fails the group.
     """
     if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
         return group, f"sibling {refusal.sibling}: {refusal.error}"
@@ -168,8 +167,7 @@ def credited_batch(
 ) -> list[CreditedGroup]:
     """Return all groups of one training step with new advantages, in order; see `credited`.
 
-    Estimators such as `reinforce_pp` compare the groups; others credit each group separately. Failed groups
-    are not compared.
+    Estimators such as `reinforce_pp` compare the groups; others credit each separately.
 
     Raises:
         CreditError: if the estimator, preset or a parameter is unknown, or a value is not possible.

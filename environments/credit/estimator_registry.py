@@ -21,7 +21,7 @@ Value = float | int | bool | str
 PerTurn = Sequence[Sequence[float]] | None
 Estimator = Callable[..., Advantages]
 OverStep = Callable[..., list[list[Term]]]
-"""Compares all groups of a step: (terms of each group, groups, parameters) to terms of each group."""
+"""Takes terms of each group, groups and parameters; returns terms of each group."""
 P = ParamSpec("P")
 
 _OVER_TOKENS: Mapping[str, Value] = {"weigh": "tokens", "ddof": 1, "eps": 1e-8, "eps_in": "variance"}
@@ -77,9 +77,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
         "reinforce_pp": _OVER_TOKENS,
     },
 }
-"""Constants of trainers' own estimators: `[preset][estimator][parameter]`. `verl` includes verl-agent, the
-source of GiGPO; `verl_agent_rows` is verl-agent's GRPO, which counts a rollout once per turn. MT-GRPO's
-reference is built on TRL. rLLM's prpo is its `reinforce_pp`."""
+"""Constants of trainers' own estimators: `[preset][estimator][parameter]`. `verl` includes verl-agent's
+GiGPO; `verl_agent_rows` is its GRPO, which counts a rollout once per turn. `trl` includes MT-GRPO's
+reference. rLLM's prpo is its `reinforce_pp`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class EstimatorSpec:
     terms: Callable[..., list[Term]] = field(repr=False)
     """`(group, **parameters)` to the terms that add up to the advantages."""
     over_step: OverStep | None = field(default=None, repr=False)
-    """Set if groups of a training step are compared; `terms` are then those before this comparison."""
+    """Compares groups of a step, after `terms`."""
 
     def of_step(
         self, terms: list[list[Term]], groups: Sequence[TrajectoryGroup], params: Mapping[str, object]
@@ -201,12 +201,10 @@ def register_estimator(
 ) -> Callable[[Callable[P, Sequence[Term] | Advantages]], Callable[P, Advantages]]:
     """Register a function as an estimator: it takes a group, and keyword-only parameters with defaults.
 
-    The function returns terms, or plain advantages, `[trajectory][turn]`. Parameters are described in their
-    annotation: `Annotated[float, Param("discount", low=0, high=1)]`. The registered function checks
-    parameters and result, and returns advantages: 0 for turns that are not trained, and for a summary what an
-    act in its place would get, or 0 without `credits_summaries`.
-
-    `over_step` compares all groups of a training step, such as a normalisation over the batch: it takes each
+    It returns terms, or advantages `[trajectory][turn]`. Parameters are described in their annotation:
+    `Annotated[float, Param("discount", low=0, high=1)]`. The registered function checks parameters and
+    result, and returns advantages: 0 for untrained turns, and for a summary what an act in its place would
+    get, or 0 without `credits_summaries`. `over_step` compares all groups of a training step: it takes each
     group's terms, the groups and keyword-only parameters, and returns each group's terms.
 
     Raises:
@@ -269,7 +267,7 @@ def estimate(
 
     Args:
         name: a key of `ESTIMATORS`.
-        group: siblings with rewards; it is not changed.
+        group: siblings with rewards.
         preset: a key of `PRESETS`; `params` override its constants.
         params: the estimator's parameters.
 
@@ -303,7 +301,7 @@ def advantages_of(name: str, terms: Sequence[Term], group: TrajectoryGroup) -> A
 
 
 def without_peer(terms: Sequence[Term], group: TrajectoryGroup) -> list[list[bool]]:
-    """Return, per act, whether it is trained with its raw return because no sibling has a comparable one."""
+    """Return, per act, whether no sibling has a comparable value, so that its raw return is trained."""
     raw = [term for term in terms if term.has_no_peer]
     rows = by_turn(raw, [len(trajectory.turns) for trajectory in group.trajectories])
     return [

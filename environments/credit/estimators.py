@@ -1,7 +1,4 @@
-"""The shipped estimators: of returns, of scores, of equal states, and of step rewards.
-
-Each raises CreditError if rewards are missing, NaN or infinite.
-"""
+"""The shipped estimators; they raise CreditError if rewards are missing, NaN or infinite."""
 
 import math
 import operator
@@ -123,11 +120,11 @@ def turn_gae(
 ) -> list[Term]:
     """Compute GAE over turns; the outcome is added to the last turn's reward, unscored turns earn 0.
 
-    An environment's hook `values` gives the critic's values; without it they are 0.
+    By default `values` are those of the environment's hook, or 0.
 
     Raises:
-        CreditError: if values are NaN, infinite or do not match the turns; or threads overlap while the
-            estimates are not plain returns (`values`, or `lam` below 1).
+        CreditError: if values do not match the turns or are not finite, or threads overlap while `values` are
+            given or `lam` is below 1.
     """
     return [gae_term(group, gamma, lam, values)]
 
@@ -142,7 +139,8 @@ def gae_term(group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn) 
     if values is None:
         levels = [[0.0] * len(each.turns) for each in scored]
     else:
-        _check_values(values, scored)
+        for index, row in enumerate(values):
+            check_turns(row, index, "value")
         levels = values
     # Value plus estimate, so that the baseline (the value) leaves the estimate.
     rows = [
@@ -177,17 +175,6 @@ def _refuse_overlap(scored: Sequence[Scored], what: str) -> None:
             )
 
 
-def _check_values(values: Sequence[Sequence[float]], scored: Sequence[Scored]) -> None:
-    if len(values) != len(scored):
-        raise CreditError(f"turn_gae got values for {len(values)} trajectories; the group has {len(scored)}")
-    for index, (row, trajectory) in enumerate(zip(values, scored, strict=True)):
-        if len(row) != len(trajectory.turns):
-            raise CreditError(
-                f"turn_gae got {len(row)} values for the {len(trajectory.turns)} turns of trajectory {index}"
-            )
-        check_turns(row, index, "value")
-
-
 # --- scores: every turn of a trajectory gets the same ----------------------------------------------------
 
 
@@ -209,11 +196,7 @@ def grpo(
         Literal["zero", "error"], Param("a group whose scores do not vary: no advantage, or an error")
     ] = "zero",
 ) -> list[Term]:
-    """Normalise each trajectory's score in its group; every turn gets the same.
-
-    Raises:
-        CreditError: if `singleton` or `zero_variance` refuses the group.
-    """
+    """Normalise each trajectory's score in its group; every turn gets the same."""
     scores = scores_of(read(group))
     if len(scores.values) == 1:
         return [alone(scores, singleton, 1.0 + eps if norm_by_std else None)]
@@ -231,11 +214,7 @@ def grpo(
     source="arXiv 2402.14740",
 )
 def rloo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
-    """Subtract the mean score of the others; every turn gets the same.
-
-    Raises:
-        CreditError: if `singleton` refuses a group of one.
-    """
+    """Subtract the mean score of the others; every turn gets the same."""
     scores = scores_of(read(group))
     if len(scores.values) == 1:
         return [alone(scores, singleton, None)]
@@ -259,7 +238,7 @@ def grpo_multiturn(
 ) -> list[Term]:
     """Normalise each trajectory's score in its group; every act gets the same, condensations get 0.
 
-    A group of one keeps its raw score, as in the reference, with `context_efficiency` as the reward.
+    A group of one keeps its raw score, as in the reference.
     """
     scores, added = scores_of(read(group)), eps if norm_by_std else None
     if len(scores.values) == 1:
@@ -274,11 +253,7 @@ def grpo_multiturn(
     source="arXiv 2505.23585, reference verl",
 )
 def opo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
-    """Subtract the length-weighted mean score; every turn gets the same.
-
-    Raises:
-        CreditError: if `singleton` refuses a group of one.
-    """
+    """Subtract the length-weighted mean score; every turn gets the same."""
     scores = scores_of(read(group))
     if len(scores.values) == 1:
         return [alone(scores, singleton, None)]
@@ -308,11 +283,7 @@ def passk(
     eps: Eps = 1e-6,
     singleton: OfOne = "zero",
 ) -> list[Term]:
-    """Credit only the best trajectory, with its lead over the second.
-
-    Raises:
-        CreditError: if `singleton` refuses a group of one.
-    """
+    """Credit only the best trajectory, with its lead over the second."""
     scores = scores_of(read(group))
     if len(scores.values) == 1:
         return [alone(scores, singleton, None)]
@@ -433,7 +404,7 @@ def mt_grpo(
     (NaN in the reference). Unscored turns add 0 to the sum, and are left out of `per_turn` statistics.
 
     Raises:
-        CreditError: if threads overlap, so that there are no two segments.
+        CreditError: if threads overlap.
     """
 
     def z(name: str, pool: Pool, weight: float = 1.0) -> Term:
@@ -463,12 +434,10 @@ def mt_grpo(
 
 
 def _first_answered(trajectory: Trajectory) -> int | None:
-    answered = (
-        number
-        for number, turn in enumerate(trajectory.turns)
-        if any(result.error is None for result in turn.tool_results)
-    )
-    return next(answered, None)
+    for index, turn in enumerate(trajectory.turns):
+        if any(result.error is None for result in turn.tool_results):
+            return index
+    return None
 
 
 # --- step rewards --------------------------------------------------------------------------------------
@@ -487,7 +456,7 @@ def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[T
     the rewards do not vary, every advantage is 0 (the reference raises).
 
     Raises:
-        CreditError: if threads overlap, so that the outcome has no last turn.
+        CreditError: if threads overlap.
     """
     scored = read(group)
     _refuse_overlap(scored, "process_supervision")
@@ -530,13 +499,12 @@ def progress(
 ) -> list[Term]:
     """Credit each turn's progress, spread backwards, where turn rewards score the state after the turn.
 
-    Progress is the difference to the last scored state, 0 before the first; the outcome is progress of the
-    last turn. Each piece is shared among its turn and earlier ones with weights that sum to 1, so a
-    trajectory's credit adds up to its last state score plus its outcome. Progress of an unscored turn counts
-    at the next scored one.
+    Progress is the difference to the last scored state, or 0; the outcome is progress of the last turn. Each
+    piece is shared with earlier turns by weights that sum to 1, so a trajectory's credit adds up to its last
+    state score plus its outcome.
 
     Raises:
-        CreditError: if threads overlap, so that states have no order.
+        CreditError: if threads overlap.
     """
     scored = read(group)
     _refuse_overlap(scored, "progress")

@@ -1,7 +1,6 @@
 """The ledger of a credited group: the terms that add up to each turn's recorded advantage.
 
-The terms are computed again with the recorded parameters. If they do not add up to the recorded advantage,
-because another version computed it, they are not shown.
+Terms are computed again, and shown only if they add up to the recorded advantage.
 """
 
 import math
@@ -65,7 +64,7 @@ class TurnLedger:
     tokens: int
     """Tokens that are trained with this advantage."""
     notes: list[str]
-    """Remarks that the numbers do not show, such as a missing peer."""
+    """Remarks that the numbers do not show."""
 
 
 def ledger(credited: CreditedGroup) -> list[list[TurnLedger]]:
@@ -208,8 +207,7 @@ class CreditChange:
     flipped: int
     """Turns with an advantage of the opposite sign."""
     rank_correlation: float | None
-    """Spearman's, over the turns of a group, averaged over groups where both sides vary; None without such a
-    group."""
+    """Spearman's, averaged over groups where both sides vary."""
     by_turn: tuple[TurnChange, ...]
 
 

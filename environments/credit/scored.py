@@ -11,17 +11,14 @@ from tools.errors import CreditError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One trajectory's rewards. In a scalar environment the score is the outcome, and no turn is scored.
-
-    None adds nothing to a sum. `comparable` decides before whether trajectories may be compared.
-    """
+    """One trajectory's rewards; in a scalar environment the score is the outcome, and no turn is scored."""
 
     turns: tuple[float | None, ...]
     outcome: float | None
     score: float
     threads: tuple[int, ...]
     clocks: tuple[TurnClock, ...] | None = None
-    """None unless a turn was requested before the previous turn was scored."""
+    """Only set if a turn was requested before the previous one was scored."""
 
     @property
     def steps(self) -> tuple[float | None, ...]:
@@ -39,16 +36,16 @@ class Scored:
 
     @property
     def indices(self) -> list[int]:
-        """Requests before each turn; no turn can change this number by cutting others off."""
+        """Requests before each turn, which no turn can change by cutting others off."""
         unfinished = (clock.unfinished_before for clock in self.clocks or ())
         return [turn + next(unfinished, 0) for turn in range(len(self.turns))]
 
     def returns(self, gamma: float, outcome_weight: float = 1.0) -> list[float]:
         """Return, per turn, the discounted sum of the rewards scored after its request, and the outcome.
 
-        Rewards of all threads count. Each is discounted once per turn that the turn's own thread requested in
-        between; unscored turns add 0. The time of the request decides which rewards count, since it is fixed
-        before the turn is sampled; the time of the reply would depend on the completion's length.
+        Rewards of all threads count, discounted once per turn that the turn's own thread requested in
+        between. The request decides, since it precedes sampling; the time of the reply would depend on the
+        completion's length.
         """
         outcome = outcome_weight * (self.outcome or 0.0)
         if self.clocks is None:

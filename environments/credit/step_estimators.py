@@ -121,11 +121,7 @@ def reinforce_pp(
     over_step=_whiten,
 )
 def reinforce_pp_baseline(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
-    """Subtract the group's mean score, then normalise over all groups of a training step.
-
-    Raises:
-        CreditError: if `singleton` refuses a group of one.
-    """
+    """Subtract the group's mean score, then normalise over all groups of a training step."""
     return _centre(group, singleton)
 
 
@@ -149,11 +145,7 @@ def grpo_batch(group: TrajectoryGroup) -> list[Term]:
     over_step=_by_share_of_scored,
 )
 def gpg(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
-    """Subtract the group's mean score and scale up by the share of scores in the step that are not 0.
-
-    Raises:
-        CreditError: if `singleton` refuses a group of one.
-    """
+    """Subtract the group's mean score and scale up by the share of scores in the step that are not 0."""
     return _centre(group, singleton)
 
 

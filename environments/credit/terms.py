@@ -1,6 +1,6 @@
-"""Parts of advantages: values minus a baseline made of a pool of siblings' values, and their statistics.
+"""Parts of advantages: values minus a baseline made of siblings' values.
 
-Statistics are of short lists: float64, independent of order, and exact where nothing varies.
+Statistics are float64, independent of order, and exact where nothing varies.
 """
 
 import math
@@ -14,12 +14,12 @@ Advantages = list[list[float]]
 """`[trajectory][turn]`, in the group's order."""
 
 Place = tuple[int, int | None]
-"""(index of a trajectory in the group, index of its turn or None for the whole trajectory)."""
+"""(index of a trajectory, index of its turn or None for all turns)."""
 
 Key = TypeVar("Key")
 
 ROUNDING = 1e-12
-"""Relative spread below which values count as equal, since a deviation would amplify rounding errors."""
+"""Relative spread below which values count as equal: it is rounding."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Term:
     leaves_own_out: bool = False
     """Whether a baseline uses the other trajectories' values only."""
     has_no_peer: bool = False
-    """Whether the values are raw because no sibling has a comparable one."""
+    """Whether values are raw because no sibling has a comparable one."""
     is_return: bool = False
-    """Whether each value is the turn's reward plus the discounted rewards that follow."""
+    """Whether values include the discounted rewards that follow."""
     note: str = ""
 
     def differences(self) -> Sequence[float]:
@@ -163,9 +163,9 @@ def minus_mean(
     Args:
         name: the compared quantity.
         values: the values.
-        pool: the mean's values; by default `values`.
-        ddof: the pool's deviation divides by `len(pool.values) - ddof`.
-        eps: added to the deviation, by which differences are divided; None: they are not divided.
+        pool: by default `values`.
+        ddof: the deviation divides by `len(pool.values) - ddof`.
+        eps: added to the deviation that divides differences; None: not divided.
         weight: the term's weight.
     """
     pool = values if pool is None else pool

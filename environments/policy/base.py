@@ -118,18 +118,13 @@ PromptCounter = Callable[[CompletionRequest], Awaitable[int | None]]
 
 
 def find_prompt_counter(policy: Policy) -> PromptCounter | None:
-    """Return the policy's optional method `async def prompt_tokens(self, request) -> int | None`.
+    """Return the policy's optional `async def prompt_tokens(self, request) -> int | None`.
 
-    It counts the tokens of the prompt, tools included, without sampling, or returns None if it cannot. It may
-    raise ContextOverflow. Condensers estimate the count for a policy without this method.
+    It counts the prompt's tokens, tools included, without sampling; None if it cannot. It may raise
+    ContextOverflow. Condensers estimate the count for a policy without this method.
     """
     counter: Any = getattr(policy, "prompt_tokens", None)
     return cast("PromptCounter", counter) if callable(counter) else None
-
-
-def vocabulary_size(policy: Policy) -> int | None:
-    # Runs once per completion: `isinstance` of a protocol takes 20 µs.
-    return getattr(policy, "vocabulary_size", None)
 
 
 def find_window(policy: Policy) -> int | None:
@@ -138,11 +133,7 @@ def find_window(policy: Policy) -> int | None:
 
 
 def validate_policy(policy: Policy) -> Policy:
-    """Return a user's policy after validation.
-
-    Raises:
-        ConfigError: if it has no name or no `complete` method.
-    """
+    """Return a user's policy; ConfigError if it has no name or no `complete` method."""
     name: object = getattr(policy, "name", None)
     complete: object = None if isinstance(policy, type) else getattr(policy, "complete", None)
     if not isinstance(name, str) or not name or not callable(complete):

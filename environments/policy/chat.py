@@ -14,7 +14,7 @@ from environments.policy.inference.chat_reply import (
     ReplyError,
     SampledMessage,
     call_id,
-    read_reply,
+    read_long_reply,
     remove_row,
 )
 from environments.policy.inference.dialect import (
@@ -23,7 +23,7 @@ from environments.policy.inference.dialect import (
     is_context_overflow,
     sampling_of,
 )
-from environments.policy.inference.http_client import NoAnswerError, StatusError, request_body
+from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, run_rendering
 from environments.policy.rendering.families import detect_family, read_text_calls
@@ -40,8 +40,7 @@ from tools.errors import ConfigError, ContextOverflow, PolicyError
 _LOG = logging.getLogger(__name__)
 _LONG_CHARS = 50_000
 _BELIEVED = 2
-"""Requests for ids that must be refused before later ones stop asking: one refusal may be a glitch."""
-_LONG_BYTES = 1_000_000
+"""One refusal of ids may be a glitch."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -160,8 +159,7 @@ class ChatPolicy(ServedModel):
     async def _read(self, content: bytes, call_prefix: str, request: CompletionRequest) -> SampledMessage:
         rest = None if request.row is None else remove_row(content, request.row.json())
         to_read = content if rest is None else rest
-        read = partial(read_reply, to_read, call_prefix, max_tokens=request.max_tokens)
-        sampled = read() if len(to_read) < _LONG_BYTES else await asyncio.to_thread(read)
+        sampled = await read_long_reply(to_read, call_prefix, max_tokens=request.max_tokens)
         if rest is None or sampled.tokens is None:
             return sampled
         return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))
@@ -205,12 +203,10 @@ class ChatPolicy(ServedModel):
             _LOG.warning("%s %s", self.server.chat_url, text)
 
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
-        sampling = {"temperature": self.temperature, "top_p": self.top_p}
-        fields = dialect.fields(sampling, seed=request.seed, max_tokens=request.max_tokens)
         lists = {"messages": _encode_messages(request.messages, dialect.reasoning_field)}
         if request.tools:
             lists["tools"] = [tool.json() for tool in request.tools]
-        return request_body({"model": self.model, **fields, **self.extra_body}, lists)
+        return self.encode_body(lists, dialect, seed=request.seed, max_tokens=request.max_tokens)
 
     def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
         prompt = render_prompt(request, self.renderer)

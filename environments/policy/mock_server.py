@@ -30,7 +30,6 @@ from tools.calls import ToolSpec
 
 ServerKind = Literal["plain", "vllm", "sglang"]
 ScriptFor = Callable[[Sequence[Message]], Script | None]
-"""Returns the script for a conversation; None: the generic one."""
 Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 _DEFAULT_MAX_TOKENS = 1024
@@ -168,7 +167,6 @@ class _Mock:
         return {"version": _VERSIONS[self.settings.kind], "model_path": self.settings.model}
 
     async def update_version(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Set the weight version, `{"new_version": "step-2"}`, as in SGLang."""
         version = body.get("new_version")
         if not isinstance(version, str):
             raise RefusalError(400, "new_version is missing, or no text")

@@ -106,7 +106,7 @@ def say(content: str, *, reasoning: str | None = None) -> Message:
 
 
 def choices(*parts: tuple[float, Sequence[Message]]) -> list[Choice]:
-    """Return choices of several kinds; the messages of a part share its probability evenly."""
+    """Return choices; the messages of a part share its probability evenly."""
     return [
         Choice(probability=probability / len(messages), message=message)
         for probability, messages in parts
@@ -115,7 +115,7 @@ def choices(*parts: tuple[float, Sequence[Message]]) -> list[Choice]:
 
 
 def mostly(p_right: float, right: Sequence[Message], *others: Sequence[Message]) -> list[Choice]:
-    """Return choices with probability `p_right` for the right messages; other kinds share the rest evenly."""
+    """Return choices with probability `p_right` for the right messages; other kinds share the rest."""
     return choices((p_right, right), *(((1 - p_right) / len(others), each) for each in others))
 
 
@@ -143,8 +143,6 @@ def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]
 
 
 class PlaysByScript(ABC):
-    """Base class of policies that choose among a script's messages."""
-
     @property
     @abstractmethod
     def name(self) -> str:

@@ -9,14 +9,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, Protocol
 
 from environments.policy.inference.chat_reply import (
     FilteredReplyError,
     ReplyError,
     SampledMessage,
-    read_reply,
+    read_long_reply,
 )
 from environments.policy.inference.dialect import (
     CAPTURE,
@@ -26,7 +25,7 @@ from environments.policy.inference.dialect import (
     is_filtered,
     sampling_of,
 )
-from environments.policy.inference.http_client import NoAnswerError, StatusError, request_body
+from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.trajectory import JudgeCall, Message
 from tools.errors import ConfigError, NoModelError, PolicyError, SecondModelError
@@ -41,7 +40,6 @@ _REASONING = (
     ("[THINK]", "[/THINK]"),
     ("<|channel|>analysis", "<|channel|>final<|message|>"),
 )
-"""Opening and closing markers of reasoning that servers leave in the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,6 @@ class TextAnswer:
     problem: Literal["too_long", "filtered", "refused", "cut", "empty"] | None = None
     """`too_long` and `filtered` concern the question and are permanent; `cut`: the answer exceeds a limit."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
-    """`prompt_tokens` and `completion_tokens` that were paid, if known."""
 
 
 class AnswerSource(Protocol):
@@ -63,11 +60,7 @@ class AnswerSource(Protocol):
     def sampling(self, seed: int) -> Mapping[str, Any]: ...
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Answer a conversation that ends with a user message.
-
-        Raises:
-            SecondModelError: if no answer came after the server's tries.
-        """
+        """Answer a conversation that ends with a user message; SecondModelError if no answer came."""
         ...
 
 
@@ -87,7 +80,6 @@ def without_reasoning(text: str) -> str:
 _LOG = logging.getLogger(__name__)
 _INVALID = (400, 422)
 _TOO_LARGE = 413
-_LONG_BYTES = 1_000_000
 
 
 @dataclass(kw_only=True, eq=False)
@@ -126,9 +118,8 @@ class TextModel(ServedModel):
         return answer
 
     async def _read(self, content: bytes) -> TextAnswer:
-        read = partial(read_reply, content, "", max_tokens=self.max_tokens)
         try:
-            return _to_answer(read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read))
+            return _to_answer(await read_long_reply(content, "", max_tokens=self.max_tokens))
         except FilteredReplyError:
             return TextAnswer(text=None, problem="filtered")
 
@@ -146,10 +137,8 @@ class TextModel(ServedModel):
         return simpler
 
     def _body(self, messages: Sequence[Message], dialect: Dialect, seed: int) -> bytes:
-        sampling = {"temperature": self.temperature, "top_p": self.top_p}
-        fields = dialect.fields(sampling, seed=seed, max_tokens=self.max_tokens)
-        spoken = [message.json() for message in messages]
-        return request_body({"model": self.model, **fields, **self.extra_body}, {"messages": spoken})
+        lists = {"messages": [message.json() for message in messages]}
+        return self.encode_body(lists, dialect, seed=seed, max_tokens=self.max_tokens)
 
     def _shape(self) -> dict[str, Any]:
         return sampling_of(self.temperature, self.top_p, self.extra_body)
@@ -330,7 +319,7 @@ class AnswerCache:
         return self.asked.sampling(seed)
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Return a kept, pending or new answer; only a new one reports token usage."""
+        """Return a kept, pending or new answer; kept ones report no token usage."""
         key = hashlib.sha256(b"%d%b" % (seed, b"\n".join(each.json() for each in messages))).digest()
         if key in self._kept:
             self._kept.move_to_end(key)

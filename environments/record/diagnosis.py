@@ -18,15 +18,14 @@ _LOOK = "the groups say more in `turnwise view RECORD`"
 
 _OF_SIBLINGS = re.compile(r"^sibling \d+: |: siblings [\d, ]+(?=;)|; missing_outcome says .*$")
 _PLACED = re.compile(r"^((?:[\w ]+ broke: )?\w+)\b.*( \([^()]+:\d+ in [^()]+\))$", re.DOTALL)
-"""An error of user code: its text may differ each time, its class and place do not."""
+"""An error of user code, identified by class and place."""
 _NUMBER = re.compile(r"(?<![\w.:/-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     kind: str
-    """`refused` (siblings cannot be compared), `unscored`, `all alike`, `broken` (too few rollouts survived),
-    `too old`, or `no credit`."""
+    """`refused`, `unscored`, `all alike`, `broken` (too few rollouts survived), `too old`, or `no credit`."""
     why: str
     groups: int = 1
 
@@ -90,7 +89,7 @@ def diagnosis_by(causes: Mapping[Cause | None, int]) -> Diagnosis:
 
 
 def cause_of(credited: CreditedGroup) -> Cause | None:
-    """Return why a group cannot be trained on; None if it can, or belongs to an evaluation."""
+    """Return why a group cannot be trained on, if it cannot and was rolled out for training."""
     group, reason = credited.group, credited.reason or ""
     if credited.status == "ok" or group.is_evaluation:
         return None
@@ -114,7 +113,7 @@ def cause_of(credited: CreditedGroup) -> Cause | None:
 
 
 def _refusal(reason: str) -> str:
-    """Return a refusal's reason without sibling names and numbers, which differ in each group."""
+    """Return a refusal's reason without siblings and numbers, which differ in each group."""
     text = " ".join(_OF_SIBLINGS.sub("", reason).split())
     if placed := _PLACED.match(text):
         return f"{placed[1]}{placed[2]}"

@@ -4,7 +4,7 @@ import logging
 import math
 import reprlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,6 @@ _STATUSES = ("ok", "no_credit", "failed")
 _LISTS_OF_A_TRAJECTORY = ("rows", "prompt", "turns", "advantages")
 _COLUMNS = b',"tokens":'
 _ORIGIN = b',"origin":{'
-"""Start of the field `origin`, which some lines have after the columns."""
 _CRC, _CRC_BYTES = b',"crc32":"', len(b',"crc32":"01234567"}\n')
 _PLAIN = frozenset({int, str, bool, type(None)})
 _MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -59,17 +58,17 @@ def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
 
 
 def with_crc(line: bytes) -> bytes:
-    """Return a line with its last field: the CRC-32 of all bytes before that field's comma."""
+    """Append the CRC-32 of all bytes before its own field."""
     content = line[: -len(b"}\n")]
     return b'%s%s%08x"}\n' % (content, _CRC, zlib.crc32(content))
 
 
 class LineChecks:
-    """Checks the lines of one record, in order, for damage and for repetitions."""
+    """Checks the lines of a record, in order, for damage and repetitions."""
 
     def __init__(self, path: Path) -> None:
         self.has_crc: bool | None = None
-        """Whether the first line ends with a CRC-32, as all others must then; None before the first line."""
+        """Whether the first line has a CRC-32, as all must then; None before it."""
         self._path = path
         self._first = dict[tuple[int, int], int]()
 
@@ -114,20 +113,20 @@ def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> 
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return a line's fields; their shape is checked, not every value."""
     try:
         loaded: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise RecordError(f"{path}, line {number}: not JSON ({error})") from error
     fields = _of_schema(loaded, path, number)
-    for name, is_whole in (("trajectories", _is_trajectory), ("failures", _is_object)):
-        if not isinstance(fields.get(name), list) or not all(map(is_whole, fields[name])):
+    for name, lists in (("trajectories", _LISTS_OF_A_TRAJECTORY), ("failures", ())):
+        entries: Any = fields.get(name)
+        if not isinstance(entries, list) or not all(_has_lists(each, lists) for each in cast("Any", entries)):
             raise _not_a_line(path, number, name)
     return fields
 
 
 def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return the fields that identify a line's group, without its columns; all of a failed group."""
+    """Return the fields that identify a line's group, or all fields of a failed group."""
     try:
         fields: Any = orjson.loads(line[: line.index(_COLUMNS)] + b"}")
         if (origin := line.rfind(_ORIGIN)) >= 0:
@@ -139,7 +138,7 @@ def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def as_failed(credited: CreditedGroup, error: RecordError) -> CreditedGroup:
-    """Return the group as it can be recorded: failed, without the siblings that JSON cannot hold."""
+    """Return the group failed, without the siblings that JSON cannot hold."""
     group = credited.group
     kept: list[Trajectory] = []
     lost: list[Failure] = []
@@ -216,15 +215,11 @@ def _not_a_line(path: Path, number: int, problem: str) -> RecordError:
     return RecordError(f"{path}, line {number}: not a {schema.SCHEMA} line: {problem}")
 
 
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_trajectory(value: object) -> bool:
+def _has_lists(value: object, names: Sequence[str]) -> bool:
     if not isinstance(value, dict):
         return False
     fields = cast("dict[str, Any]", value)
-    has_lists = all(isinstance(fields.get(name), list) for name in _LISTS_OF_A_TRAJECTORY)
+    has_lists = all(isinstance(fields.get(name), list) for name in names)
     return has_lists and isinstance(fields.get("rewards"), dict | None)
 
 

@@ -1,4 +1,4 @@
-"""The identity of a run: a record holds groups of one run and refuses those of another."""
+"""The identity of a run: a record refuses groups of another run."""
 
 import hashlib
 import json
@@ -14,9 +14,9 @@ from tools.errors import RecordError
 from tools.plain_text import shorten
 
 LATER = "later data of "
-"""Prefix of facts about files that rollouts read first; the fingerprint was made before and excludes them."""
+"""Prefix of facts about files that rollouts read first; they are not in the fingerprint."""
 SHARD = "shard of the plan"
-"""Name of a fact outside the fingerprint. It is no identifier, so it cannot clash with a setting."""
+"""Name of a fact outside the fingerprint."""
 _DIGEST = "sha256:"
 _SHOWN_CHARS = 80
 _SHOWN_DIFFERENCES = 12
@@ -28,21 +28,21 @@ def digest(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrigin:
-    """The identity of a run: groups of runs with equal identities may be mixed."""
+    """The facts about a run that all groups of a record share."""
 
     env: str
     policy: str
     estimator: str
     estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     view: str | None = None
-    """The trainer's view, or None in a record, which keeps credit for every view."""
+    """The trainer's view; None in a record, which serves every view."""
     experiment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Everything that shapes rollouts and rewards, by name: text or a `digest`."""
+    """Facts that shape rollouts and rewards: text or a `digest`."""
     shard: str | None = None
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the facts, without the shard. Credit is not part of it, since it can be computed again."""
+        """A hash without shard and credit, which can be computed again."""
         facts = {name: value for name, value in self.facts().items() if name != SHARD}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -75,7 +75,6 @@ class RunOrigin:
 
 
 def credit_text(estimator: str, params: Mapping[str, Any]) -> str:
-    """Return `turn_return(gamma=1.0)`."""
     return f"{estimator}({', '.join(f'{name}={value}' for name, value in sorted(params.items()))})"
 
 
@@ -102,7 +101,6 @@ class OtherRunError(RecordError):
 
 
 def refuse_other_run(file: str, changed: list[str], *, instead: str) -> None:
-    """Raise OtherRunError with advice if `changed` is not empty."""
     if changed:
         raise OtherRunError(f"{file} holds groups of another run ({in_short(changed)}); {instead}")
 
@@ -113,19 +111,19 @@ def in_short(changed: Sequence[str]) -> str:
 
 
 GroupKey = tuple[str, int]
-"""`(item_id, epoch)`: identifies a group within a run."""
+"""`(item_id, epoch)`"""
 _ITS_OWN = ("ImageUnavailable", "ContextOverflow", "RefusedSettingError")
 _REFUSED_REQUEST = re.compile(r" answered 4(?:00|13|22): ")
 
 
 def is_outage(stop_reason: str | None, error: str, error_class: str) -> bool:
-    """Whether a rollout was lost to a server, an engine or a disk that failed for all rollouts."""
+    """Whether a server, engine or disk failed for all rollouts."""
     return bool(stop_reason) and not (_REFUSED_REQUEST.search(error) or error_class in _ITS_OWN)
 
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """An index of a record's groups. Failed groups run again, so only their names and tries are kept."""
+    """An index of a record's groups; failed ones will run again."""
 
     finished: set[GroupKey] = field(default_factory=set[GroupKey])
     failed: set[GroupKey] = field(default_factory=set[GroupKey])

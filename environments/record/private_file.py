@@ -19,12 +19,12 @@ _HOST = f"{zlib.crc32(platform.node().encode()):x}"
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file as an `opener` of `open`: a new file can be read and written by its owner only."""
+    """Open a file (an `opener` of `open`); a new one belongs to its owner only."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def write_private(path: Path, data: bytes, *, on_disk: bool = False) -> None:
-    """Write a file whole or not at all, replacing a link; `on_disk` waits until it survives a power cut."""
+    """Write a file whole or not at all; `on_disk` waits until it survives a power cut."""
     with write_whole(path) as unfinished, open(unfinished, "wb", opener=private) as file:
         file.write(data)
         if on_disk:
@@ -35,7 +35,7 @@ def write_private(path: Path, data: bytes, *, on_disk: bool = False) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a file that was created or renamed in this folder survives a power cut."""
+    """Wait until the folder's entries survive a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # Some network file systems cannot sync folders, and need not.
@@ -80,7 +80,6 @@ def _is_running(pid: int) -> bool:
 
 
 def read_small(path: Path, most_bytes: int) -> bytes | None:
-    """Return a file's bytes, or None if it is missing, larger, or not a regular file."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
@@ -93,7 +92,7 @@ def read_small(path: Path, most_bytes: int) -> bytes | None:
 
 @contextmanager
 def folder_for(path: Path) -> Generator[None]:
-    """Create the folders above a file, and remove them again if the body fails."""
+    """Create a file's folder, and remove what was created if the body fails."""
     made = [folder for folder in path.parents if not os.path.isdir(folder)]  # noqa: PTH112  # `is_dir` may raise
     try:
         try:
@@ -109,13 +108,9 @@ def folder_for(path: Path) -> Generator[None]:
 
 
 class AppendFile:
-    """A file that grows by whole lines, locked by one process.
-
-    A change from outside is noticed before the next line.
-    """
+    """A file of whole lines, locked by one process; changes from outside are noticed."""
 
     def __init__(self, path: Path, *, fresh: bool, each_on_disk: bool = True) -> None:
-        """Open or create the file, locked; `each_on_disk` waits for the disk after each line."""
         self.path = path
         self._each_on_disk = each_on_disk
         self._end, self._tail = 0, b""
@@ -126,7 +121,7 @@ class AppendFile:
         self._fd = _open_locked(path, fresh=fresh)
 
     def whole_lines(self) -> Iterator[bytes]:
-        """Yield the lines without a torn last one. Read them before anything is appended."""
+        """Yield the lines without a torn last one, before anything is appended."""
         self._end, self._tail = 0, b""
         with self.path.open("rb") as lines:
             for line in lines:
@@ -137,7 +132,7 @@ class AppendFile:
                 yield line.removesuffix(b"\n") + b"\n"
 
     def cut_torn_line(self) -> int:
-        """Cut off what follows the whole lines, complete the last one, and return how many bytes were cut."""
+        """Cut off what follows the whole lines, and return how many bytes were cut."""
         torn = os.fstat(self._fd).st_size - self._end
         if torn:
             os.ftruncate(self._fd, self._end)
@@ -146,7 +141,7 @@ class AppendFile:
         return torn
 
     def append(self, line: bytes) -> None:
-        """Write a line, or raise RecordError and write nothing more: a later line could not be trusted."""
+        """Write a line, or raise RecordError for this line and all later ones."""
         with self._lock:
             self._lost = self._lost or self._outside_change()
             if self._lost is not None:
@@ -203,7 +198,7 @@ class AppendFile:
 
 
 def is_whole(line: bytes) -> bool:
-    """Whether a line was written to its end: its newline is there, or only that is missing."""
+    """Whether at most the newline of a line is missing."""
     if line.endswith(b"\n"):
         return True
     try:

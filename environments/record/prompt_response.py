@@ -1,25 +1,25 @@
 """Export of a record as lines of text: prompt, completion, and the rewards and advantage of each turn.
 
-`datasets` infers the type of each column from each stretch of 10 MB. Without help it gives every message the
-keys of all others, reads the text `2026-11-22` as a date, and fails where a number follows nulls only.
-Therefore the first line's messages have an extra key, which keeps messages as they are written; lines in
-which a column has its first number come early; a name that reads as a date is quoted; and a call's arguments
-are an object only where `datasets` reads them back unchanged.
+`datasets` infers column types from each stretch of 10 MB, merges the keys of all messages, reads texts as
+dates, and fails where a number follows nulls. Therefore the first line's messages have an extra key, which
+prevents the merge; lines with the first number of a column come early; dates are quoted; and arguments of a
+call stay text where `datasets` would change them.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
 import orjson
 
 from environments.credit.acts import acts_alone
-from environments.credit.scored import Scored, read
+from environments.credit.scored import read
 from environments.record.private_file import private
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.trajectory import CreditedGroup
 from environments.wire.credited_rows import OpenAIMessage, RowMessages
 from tools.json_input import JsonError, read_exact_json
 
@@ -93,7 +93,7 @@ def _for_templates(message: OpenAIMessage, notes: Counter[str]) -> OpenAIMessage
 
 
 def read_arguments(text: str) -> Mapping[str, Any] | str:
-    """Return a call's arguments as an object, or the text itself if `datasets` would change it."""
+    """Return a call's arguments as an object, or the text if `datasets` would change it."""
     try:
         value: Any = read_exact_json(text)
     except JsonError:
@@ -123,29 +123,15 @@ def returns_of(credited: CreditedGroup) -> list[list[float | None]]:
     """Return `[trajectory][turn]` returns by the recorded `gamma` and `outcome_weight`; None if unscored."""
     recorded = (credited.estimator_params.get(name) for name in ("gamma", "outcome_weight"))
     gamma, weight = (float(value) if isinstance(value, int | float) else 1.0 for value in recorded)
-    group = credited.group
-    return [
-        _at_all_turns(_returns_or_none(scored, gamma, weight), trajectory)
-        for scored, trajectory in zip(read(acts_alone(group)), group.trajectories, strict=True)
-    ]
-
-
-def _returns_or_none(scored: Scored, gamma: float, weight: float) -> list[float | None]:
-    ones = (None if reward is None else 1.0 for reward in scored.turns)
-    counted = replace(scored, turns=tuple(ones), outcome=None if scored.outcome is None else 1.0)
-    by_turn = zip(scored.returns(gamma, weight), counted.returns(1.0), strict=True)
-    return [value if count else None for value, count in by_turn]
-
-
-def _at_all_turns(acts: Sequence[float | None], trajectory: Trajectory) -> list[float | None]:
-    following = iter((*acts, None))
-    spread: list[float | None] = []
-    value = next(following)
-    for turn in trajectory.turns:
-        spread.append(value)
-        if turn.kind != "summary":
-            value = next(following)
-    return spread
+    returns: list[list[float | None]] = []
+    for scored, trajectory in zip(read(acts_alone(credited.group)), credited.group.trajectories, strict=True):
+        ones = (None if reward is None else 1.0 for reward in scored.turns)
+        counted = replace(scored, turns=tuple(ones), outcome=None if scored.outcome is None else 1.0)
+        by_act = zip(scored.returns(gamma, weight), counted.returns(1.0), strict=True)
+        of_acts = [*(value if count else None for value, count in by_act), None]
+        before = accumulate((turn.kind != "summary" for turn in trajectory.turns), initial=0)
+        returns.append([of_acts[act] for act, _ in zip(before, trajectory.turns, strict=False)])
+    return returns
 
 
 class LineFile:
@@ -156,7 +142,6 @@ class LineFile:
         self._size = 0
         self._known: set[str] = set()
         self._late: list[tuple[int, int]] = []
-        """(start, end) of lines that must come early."""
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +163,7 @@ class LineFile:
         self.lines += 1
 
     def put_early(self) -> None:
-        """Move lines to where `datasets` needs them, and close the file."""
+        """Move lines to where `datasets` needs them."""
         self._file.close()
         if not self._late:
             return

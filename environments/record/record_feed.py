@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cursor(BaseModel):
-    """A reader's position behind one line of a record; as JSON, the cursor file."""
+    """A reader's position behind one line of a record."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -49,15 +49,14 @@ class FollowedGroup:
 
     credited: CreditedGroup
     row_groups: tuple[Columns, ...]
-    """Rows that train together, in the requested view: columns by name, such as `tokens` (`[row][token]`), as
-    `turnwise export` writes them. Empty without a view."""
+    """Rows that train together, as `turnwise export` writes them in this view: columns by name."""
     left_out: Mapping[str, int]
-    """Groups that this feed has left out so far, by reason: `failed`, `no_credit` or `stale`."""
+    """Groups left out so far: `failed`, `no_credit` or `stale`."""
     cursor: Cursor
     _feed: "_Feed" = field(repr=False, compare=False)
 
     def acknowledge(self) -> None:
-        """Write to the cursor file, and wait for the disk, that this group and all before it were processed.
+        """Write to the cursor file, and wait for the disk, that this and all earlier groups were processed.
 
         Raises:
             RecordError: if the cursor file cannot be written.
@@ -77,27 +76,26 @@ def follow(  # noqa: PLR0913  # one feed, all of it by keyword
 ) -> AsyncGenerator[FollowedGroup]:
     """Yield the groups of a record in the order they ended, then wait for new ones; it never ends by itself.
 
-    Delivery is at least once: the next call repeats what was not acknowledged, and nothing before it. The
-    record may lie on any file system shared with its writer, and need not exist yet. An unfinished last line
-    is waited for. Memory is that of one group.
+    Delivery is at least once: the next call repeats groups that were not acknowledged. The record may lie on
+    a shared file system, and need not exist yet. Memory is that of one group.
 
     Args:
         path: a record, the folder of a run, or `ENV/NAME` of one below `runs/`.
         after: the cursor file, in a folder that exists; without a cursor, all groups are given.
         view: `token_advantages`, `binary_masks`, `turn_rows` or `prefix_rows`: the rows to make of a group.
-            Groups that are not `ok` are then left out; without a view, every group is given.
-        score_divisor: what `turn_rows` and `prefix_rows` divide advantage times tokens by; 1024 if unset.
-        weights: names of the versions that the trainer has loaded, oldest first: a sequence that grows, or a
-            function that returns one. It is read again for each group.
-        max_staleness: how many of these versions may be newer than the oldest that sampled a rollout. An
-            older rollout, or one of an unknown version, is withheld: it is compared with, and not trained. A
-            group without other rollouts is left out, logged, and acknowledged with the next one.
-        poll_s: seconds between looks at the file when there is nothing to read.
+            With a view, only groups that are `ok` are given.
+        score_divisor: divisor of advantage times tokens in `turn_rows` and `prefix_rows`; 1024 if unset.
+        weights: versions that the trainer has loaded, oldest first: a growing sequence, or a function that
+            returns one.
+        max_staleness: how many versions may be newer than the oldest that sampled a rollout. Older rollouts,
+            and those of unknown versions, are compared with but not trained. A group without other rollouts
+            is left out, and acknowledged with the next one.
+        poll_s: seconds between looks at the file.
 
     Raises:
         UsageError: if arguments do not fit each other.
-        RecordError: if the record is no longer that of the cursor (started over, cut short, rewritten or
-            removed), a line is malformed, or a file cannot be read.
+        RecordError: if the record is no longer that of the cursor, a line is malformed, or a file cannot be
+            read.
     """
     if view is not None and view not in VIEWS:
         raise UsageError(f"no view {view!r}; choose one of {sorted(VIEWS)}")
@@ -149,10 +147,7 @@ def _withhold(loaded: Sequence[str], most: int | None, credited: CreditedGroup) 
 
 
 class _Feed:
-    """Reads a record line by line.
-
-    The file is opened again for each line, since a network file system shows new data only then.
-    """
+    """Reads a record line by line; a network file system shows new data only to a newly opened file."""
 
     def __init__(self, place: Path, cursor_file: Path) -> None:
         self.path: Path | None = None
@@ -161,7 +156,7 @@ class _Feed:
         self._acknowledged = 0
         self._lock = Lock()
         self._known: tuple[int, int, int] | None = None
-        """Inode, size and modification time of the file when it last matched `_at`."""
+        """Identity of the file when it last matched `_at`."""
         self._is_at_end = True
         self._checks: LineChecks | None = None
 
@@ -257,7 +252,7 @@ def _checks_after(path: Path, lines: int) -> LineChecks:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether a line is complete; a network file system may show zeros before the data of a line."""
+    """Whether a line is complete; a network file system may show zeros first."""
     return line.endswith(b"\n") and b"\0" not in line
 
 

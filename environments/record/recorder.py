@@ -1,4 +1,4 @@
-"""The record, a JSONL file: one group per line, on disk when the group ends, so that runs can be resumed."""
+"""The record: a JSONL file with one group per line, from which runs are resumed."""
 
 import hashlib
 import io
@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -36,7 +35,6 @@ from tools.errors import RecordError
 
 _LARGEST_BYTES = 1 << 30
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
-"""A fixed time: equal contents give equal files."""
 _UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, KeyError)
 logger = logging.getLogger(__name__)
 _INSTEAD = "choose another --out, start over with --fresh, or go on all the same with --accept"
@@ -45,11 +43,8 @@ _INSTEAD = "choose another --out, start over with --fresh, or go on all the same
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLine:
     content: bytes
-    """The line with its newline, without the facts behind its fingerprint, which the file holds once."""
+    """The line, without facts that the file holds once."""
     fingerprint: str | None
-    item_id: str
-    epoch: int
-    status: str
     group_id: str = ""
     artefacts: bytes | None = None
 
@@ -67,9 +62,6 @@ def serialise(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Grou
     line = GroupLine(
         content=content,
         fingerprint=group.fingerprint,
-        item_id=group.item_id,
-        epoch=group.epoch,
-        status=credited.status,
         group_id=group.group_id,
         artefacts=pack_artefacts(group),
     )
@@ -81,13 +73,11 @@ class Recorder:
         """Open and lock the file, index its groups, and cut off a torn last line."""
         self.path = path
         self.artefacts = artefacts_of(path)
-        self._each_on_disk = each_on_disk
         self.written = 0
         self.fingerprint: str | None = None
         self._new_origins: dict[str | None, Mapping[str, str]] = {}
-        """Facts behind fingerprints that the file does not have yet."""
+        """Facts that the file does not have yet, by fingerprint."""
         self.more_facts: Callable[[], Mapping[str, str]] = dict[str, str]
-        """Returns facts that the next line adds to its fingerprint's."""
         # Threads append; each line is counted before the next is written.
         self._lock = Lock()
         _refuse_non_folder(self.artefacts)
@@ -107,15 +97,14 @@ class Recorder:
         return self.contents.finished
 
     def holds(self, item_id: str, epoch: int) -> bool:
-        """Whether this group is finished and need not run again; a failed group is not finished."""
+        """Whether this group is finished."""
         return (item_id, epoch) in self.finished
 
     def has_failed_before(self, item_id: str, epoch: int) -> bool:
-        """Whether this group was in the file from the start, and all its tries had failed."""
+        """Whether all tries of this group in the file that was opened failed."""
         return (item_id, epoch) in self._failed_at_start
 
     def tries(self, item_id: str, epoch: int) -> int:
-        """Count how often this group failed in this experiment, outages aside."""
         return self.contents.tries[self.fingerprint, (item_id, epoch)]
 
     def begin(
@@ -127,7 +116,7 @@ class Recorder:
         accept: bool = False,
         instead: str = _INSTEAD,
     ) -> list[str]:
-        """Make this the record of a run, and return how the run differs from the one that wrote the file.
+        """Make this the record of a run, and return how the run differs from the file's.
 
         Raises:
             OtherRunError: if there is a difference that `accept` does not allow, or another shard.
@@ -150,13 +139,11 @@ class Recorder:
         self._new_origins |= {each: facts for each, facts in origins.items() if each not in known}
 
     def append(self, credited: CreditedGroup) -> CreditedGroup:
-        """Append a group and return it as it was written."""
         line, credited = serialise(credited, fingerprint=self.fingerprint)
         self.append_line(line)
         return credited
 
     def append_line(self, line: GroupLine) -> None:
-        """Write a group's artefacts, then its line."""
         content = line.content
         with self._lock:
             if line.artefacts is not None:  # before the line that refers to them
@@ -188,16 +175,12 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Several records that are read as one, in this order."""
-
     paths: tuple[Path, ...]
 
     def __str__(self) -> str:
@@ -217,7 +200,7 @@ def records_at(places: Places) -> Record:
     """Resolve what a user gave into one record; log missing shards and mixed experiments.
 
     Raises:
-        RecordError: if there is no record, a finished group is in two of them, or shard counts differ.
+        RecordError: if there is no record, or the parts do not fit together.
     """
     each = [places] if isinstance(places, str | Path) else places
     paths = tuple(path for place in each for path in records_of(Path(place)))
@@ -249,11 +232,10 @@ def records_at(places: Places) -> Record:
 def read_groups(places: Places, *, rows: bool = True) -> Iterator[CreditedGroup]:
     """Yield the groups of one or several records, in the order they ended; see `records_at`.
 
-    Without `rows`, token ids and log-probabilities (most of a record) are not read, and trajectories have no
-    rows.
+    Without `rows`, token ids and log-probabilities (most of a record) are not read.
 
     Raises:
-        RecordError: if a record is unreadable, or a line is malformed (file and line number are named).
+        RecordError: if a record is unreadable, or a line is malformed (names file and line).
     """
     yield from groups_of(records_at(places), rows=rows)
 
@@ -360,7 +342,7 @@ def pack_artefacts(group: TrajectoryGroup) -> bytes | None:
 
 
 def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LARGEST_BYTES) -> CreditedGroup:
-    """Return a recorded group with the contents of its artefacts that are intact and within `max_bytes`."""
+    """Return a group with the contents of its artefacts that are intact and within `max_bytes`."""
     group = credited.group
     wanted = {each.digest: each.size for t in group.trajectories for each in t.artefacts if each.digest}
     path = _file_of(artefacts_of(record), group.group_id)

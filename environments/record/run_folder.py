@@ -1,4 +1,4 @@
-"""A run folder: the record, and beside it the files that describe how it was made."""
+"""A run's folder: the record and the files that describe how it was made."""
 
 import hashlib
 import os
@@ -63,7 +63,7 @@ class Shard:
 
     @classmethod
     def of_path(cls, path: Path) -> Self | None:
-        """Return the shard that the name `RUN.K-of-N` of a run's folder or record file says, or None."""
+        """Return the shard that the name `RUN.K-of-N` of a folder or file says, or None."""
         suffix = path.parent.suffix if path.name == RECORD else path.suffix
         return cls.parse(suffix[1:].replace("-of-", "/"))
 
@@ -85,7 +85,7 @@ def shard_records(run: Path) -> dict[Shard, Path]:
 
 
 def missing_shards(shards: Collection[Shard], *, known: int = 0) -> str:
-    """Name the shards that are missing, or return "" if there are at most `known` of them."""
+    """Name the missing shards, or return "" for at most `known` of them."""
     counts = {shard.count for shard in shards}
     whole = [Shard(index=index, count=count) for count in sorted(counts) for index in range(count)]
     missing = [str(shard) for shard in whole if shard not in shards]
@@ -118,7 +118,7 @@ def record_at(place: Path) -> Path:
 
 
 def records_of(place: Path) -> list[Path]:
-    """Return the record as `record_at`, or the records of all shards of a run that has only shards."""
+    """Return the record as `record_at`, or all shards of a run that has only shards."""
     try:
         return [record_at(place)]
     except RecordError:

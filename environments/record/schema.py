@@ -28,16 +28,16 @@ from tools.time_profile import TimeProfile
 
 SCHEMA = "turnwise.group/2"
 NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_logprobs": None}
-"""Replaces the columns of token rows when a line is read without rows."""
+"""Replaces the columns of token rows."""
 
 
 COPIED = frozenset({"tokens", "masks", "scores", "advantages", "messages", "overrides"})
-"""Columns that need no check for NaN: typed ids, and copies of what trajectories hold."""
+"""Columns without a check for NaN: typed ids, and copies of trajectories' fields."""
 LOGPROBS = ("inference_logprobs", "row_logprobs")
 
 
 class LineFields(BaseModel):
-    """The fields of a line that are needed to restore a group; other columns are for Atropos' tools."""
+    """The fields that restore a group; other columns are for Atropos' tools."""
 
     # Built on first use, since that takes longer than this package's imports.
     model_config = ConfigDict(extra="ignore", defer_build=True)
@@ -60,7 +60,6 @@ class LineFields(BaseModel):
     inference_logprobs: list[list[Any]] | None
     row_logprobs: list[list[Any] | None] | None = None
     messages: list[Any]
-    """Per row; a forked trajectory's text is read from its last row only."""
     trajectories: list[dict[str, Any]]
     judge_calls: tuple[JudgeCall, ...]
     failures: tuple[Failure, ...]
@@ -81,7 +80,7 @@ READ_BESIDE_ROWS = tuple(name for name in LineFields.model_fields if name not in
 
 
 def to_fields(credited: CreditedGroup) -> dict[str, Any]:
-    """Return the fields of a group's line as JSON values, those that identify the group first."""
+    """Return the fields of a group's line, those that identify the group first."""
     group = credited.group
     columns = list_scores(credited)
     if columns["inference_logprobs"] is None:
@@ -129,7 +128,6 @@ def to_fields(credited: CreditedGroup) -> dict[str, Any]:
 
 
 def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
-    """Restore a group from a line's fields."""
     line = LineFields.model_validate(fields if rows else {**fields, **NO_ROWS})
     token_rows = line.rows() if rows else None
     group = TrajectoryGroup(

@@ -1,4 +1,4 @@
-"""The numbers of a run (`Summary.values`) for people and for charts."""
+"""A run's numbers for people and for charts."""
 
 import re
 from collections import Counter
@@ -234,7 +234,6 @@ def _means(spreads: Numbers) -> dict[str, float]:
 
 
 def _format_spreads(spreads: Numbers) -> str:
-    """Return `name: mean (count)` of each spread."""
     shown = [f"{name}: {mean:.3f} ({spreads[name]['count']:,})" for name, mean in _means(spreads).items()]
     if OTHER_NAMES in spreads:
         shown.append(f"and {spreads[OTHER_NAMES]['count']:,} numbers of other names")

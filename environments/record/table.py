@@ -27,13 +27,11 @@ _hf: Any = datasets
 _TEXT, _INTEGER, _NUMBER = _arrow.string(), _arrow.int64(), _arrow.float64()
 _SCALARS: Mapping[Any, Any] = {str: _TEXT, int: _INTEGER, float: _NUMBER, bool: _arrow.bool_()}
 _ROWS_AT_ONCE = 512
-
-
 _JSON = "JSON text"
 
 
 def _columns_of(values: type, *names: str, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return Arrow types (or `_JSON`) of the named fields, or of all fields `without` some."""
+    """Return Arrow types (or `_JSON`) of all or some fields."""
     columns: dict[str, Any] = {}
     hints = get_type_hints(values)
     for name in names or [each.name for each in fields(values) if each.name not in without]:
@@ -73,10 +71,9 @@ def load(path: Places, *, cache_dir: str | Path | None = None) -> datasets.Datas
     """Return the turns of a record as a dataset with declared columns.
 
     Args:
-        path: a record, the folder of a run, or `ENV/NAME` of one below `runs/`, of which there may be only
-            shards; or several of these.
-        cache_dir: where the table is cached; by default below the cache of `datasets`. A record that grew or
-            changed is read again.
+        path: a record, the folder of a run, or `ENV/NAME` of one below `runs/`; or several of these.
+        cache_dir: where the table is cached, by default below the cache of `datasets`; a record that changed
+            is read again.
 
     Raises:
         RecordError: if there is no record, a line is malformed, or the table cannot be written.

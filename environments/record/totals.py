@@ -1,8 +1,7 @@
 """Statistics of groups, and how totals merge.
 
-`collect_totals` names each statistic and computes it for one group. A total's type says how it merges:
-numbers are summed, mappings merge by key and lists by index, the classes here by their own rules. Thus two
-summaries merge into the summary of both sets of groups, exact but for the rounding of float sums.
+A total's type says how it merges: numbers are summed, mappings merge by key, lists by index. The summaries of
+two sets of groups merge into that of both, exact but for rounding.
 """
 
 import math
@@ -47,10 +46,9 @@ class Spread:
     low: float = math.inf
     high: float = -math.inf
     centre: float = 0.0
-    """The mean as an update formula keeps it: its error does not grow with the count."""
+    """The mean by an update formula, with an error that does not grow."""
     squares: float = 0.0
-    """Sum of squared distances from the mean (Chan, Golub and LeVeque, "Updating formulae and a pairwise
-    algorithm for computing sample variances", 1979)."""
+    """Squared distances from the mean (Chan, Golub and LeVeque, "Updating formulae …", 1979)."""
 
     @staticmethod
     def of(numbers: Iterable[float | None]) -> "Spread":
@@ -96,10 +94,7 @@ class Spread:
 
 
 class Tally(dict[str, int]):
-    """Counts by text.
-
-    Texts beyond `MAX_TEXTS`, in sort order, are summed as `OTHER`: the order of merges does not matter.
-    """
+    """Counts by text; texts beyond `MAX_TEXTS`, in sort order, are summed as `OTHER`."""
 
     @staticmethod
     def of(texts: Iterable[str]) -> "Tally":
@@ -119,7 +114,7 @@ class Tally(dict[str, int]):
 
 
 class NamedSpreads(dict[str, Spread]):
-    """Spreads by name; beyond the first `MAX_NAMES` in sort order, numbers are only counted."""
+    """Spreads by name; numbers of names beyond `MAX_NAMES` are only counted."""
 
     @staticmethod
     def of(named: Iterable[Mapping[str, float]]) -> "NamedSpreads":
@@ -179,8 +174,7 @@ class Summary:
     def values(self) -> dict[str, Any]:
         """Return all numbers as nested JSON values, with None for unknown ones.
 
-        A spread has `count`, `mean`, `sd` (of a sample), `min` and `max`. `by_turn` has an entry per act:
-        `turn` counts from 0, and `later` marks the entry that all later acts share.
+        `by_turn` has an entry per act, from 0; all later acts share the one with `later`.
         """
         numbers = _as_json(self.totals)
         numbers["groups"] = {"done": self.done, **numbers["groups"]}
@@ -207,7 +201,7 @@ class Summary:
 
 
 def merge(one: Any, other: Any) -> Any:
-    """Merge two totals of one statistic; an unknown one (None) makes the result unknown."""
+    """Merge two totals of one statistic; None is unknown."""
     if isinstance(one, Spread | Tally | NamedSpreads | Distinct | Most):
         return one.merge(other)
     if isinstance(one, dict):
@@ -290,7 +284,7 @@ def collect_totals(
             "model_s": sum(turn.model_s for turn in turns),
             "tools_s": sum(turn.tools_s for turn in turns),
             "policy": {"prompt_tokens": prompts, "completion_tokens": sampled},
-            **{role: _cost(calls) for role, calls in _second_model_calls(group).items() if calls},
+            **_second_model_costs(group),
         },
         "credit": {
             "turns": sum(turn.kind == "act" and turn.trained for turn in turns) if has_credit else 0,
@@ -349,7 +343,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _covary(rollouts: Sequence[Trajectory], size: Callable[[Trajectory], int]) -> dict[str, float]:
-    """Return centred sums of squares and products of siblings' scores and sizes."""
+    """Return centred squares and products of siblings' scores and sizes."""
     pairs = [(each.score, size(each)) for each in rollouts if each.score is not None]
     scores, sizes = Spread.of(score for score, _ in pairs), Spread.of(size for _, size in pairs)
     product = _sum([(score - scores.centre) * (size - sizes.centre) for score, size in pairs])
@@ -366,7 +360,13 @@ def _correlation(sums: Mapping[str, float | None]) -> float | None:
 def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dict[str, Any]]:
     rows = [()] * len(group.trajectories) if credited is None else credited.advantages
     acts = [
-        [*zip_longest(each.acts, each.act_rewards or (), _of_acts(each, row))]
+        [
+            *zip_longest(
+                each.acts,
+                each.act_rewards or (),
+                (value for value, turn in zip(row, each.turns, strict=False) if turn.kind == "act"),
+            )
+        ]
         for each, row in zip(group.trajectories, rows, strict=True)
     ]
     alone = () if credited is None else without_peer_of(credited)
@@ -398,29 +398,24 @@ def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dic
     return [*kept, *([reduce(merge, later)] if later else [])]
 
 
-def _of_acts(trajectory: Trajectory, row: Sequence[float]) -> list[float]:
-    return [each for each, turn in zip(row, trajectory.turns, strict=False) if turn.kind == "act"]
-
-
 def _count_sampled(turn: Turn) -> int:
     return turn.span.end - turn.span.start
 
 
-def _second_model_calls(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
+def _second_model_costs(group: TrajectoryGroup) -> dict[str, dict[str, int]]:
     siblings = (*group.failures, *group.trajectories)
-    return {
+    calls: dict[str, list[JudgeCall]] = {
         "judge": [*group.judge_calls, *(call for each in siblings for call in each.judge_calls)],
         "user": [call for each in siblings for call in each.user_calls],
         "summariser": [call for each in siblings for call in each.summariser_calls],
         "other": [call for each in siblings for call in each.other_calls],
     }
-
-
-def _cost(calls: Sequence[JudgeCall]) -> dict[str, int]:
     tokens = ("prompt_tokens", "completion_tokens")
     return {
-        "answers": len(calls),
-        **{name: sum(call.usage.get(name, 0) for call in calls) for name in tokens},
+        role: {"answers": len(made)}
+        | {name: sum(call.usage.get(name, 0) for call in made) for name in tokens}
+        for role, made in calls.items()
+        if made
     }
 
 
@@ -456,7 +451,7 @@ def _sandbox(trajectory: Trajectory) -> str:
 
 
 def _length_buckets(trajectory: Trajectory) -> list[str]:
-    """Return, once per act, the range of lengths (doubling: 1, 2-3, 4-7, …) that the trajectory falls in."""
+    """Return a range of lengths (1, 2-3, 4-7, …), once per act."""
     count = len(trajectory.acts)
     low = 1 << max(0, count.bit_length() - 1)
     return [f"{low}" if low == 1 else f"{low}-{2 * low - 1}"] * count

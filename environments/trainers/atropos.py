@@ -1,7 +1,6 @@
 """Atropos' own machinery over an environment: `atropos_env(MyEnv)` is a real `BaseEnv`.
 
-Use it with Atropos' `process`, `serve` or trainer code. `turnwise process` and `turnwise serve` do not need
-it; docs/serving.md says what Atropos' machinery loses.
+`turnwise process` and `turnwise serve` do not need it, see docs/serving.md.
 """
 
 import logging
@@ -180,8 +179,7 @@ class AtroposEnv(BaseEnv):
     ) -> tuple[ScoredDataGroup | list[ScoredDataGroup | None] | None, list[Any]]:
         """Return an item's group with advantages per token, or None if nothing in it can be trained on.
 
-        A group has `group_size` rows, padding included. More rows, as of rewritten histories, become several
-        groups.
+        A group has `group_size` rows, padding included; more rows become several groups.
         """
         env, size = self.agent_env, self.config.group_size  # Atropos may change the size
         credited = self._drop_approximate(env.withhold_stale(await env.run_group(self._task(item), size)))

@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class GroupLeftOut(WireError):
-    """Raised where a trainer cannot use a group, which is then left out whole."""
+    """Raised where a trainer cannot use a group."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class CompletionColumns:
     logprobs: list[list[float]] | None = field(default_factory=list[list[float]])
     """Log-probabilities of sampled tokens, else 0.0; None if some are unknown."""
     tool_mask: list[list[int]] = field(default_factory=list[list[int]])
-    """Equals 1 where a token is trained; 0 for tools, the world and untrained turns."""
+    """Equals 1 where a token is trained."""
     advantages: list[list[float]] = field(default_factory=list[list[float]])
 
     @property
@@ -90,13 +90,11 @@ def completion_columns(
 
     Args:
         credited: a group with its advantages.
-        rows: rows that the trainer takes per prompt; missing ones are padding, which is not trained. None: as
-            many as there are.
+        rows: rows per prompt; missing ones are padding, which is not trained. None: as many as there are.
         pad_id: the token id of padding.
 
     Raises:
-        GroupLeftOut: if forked trajectories have more than `rows`, an advantage exceeds float32, or tokens
-            were never sampled.
+        GroupLeftOut: if there are more than `rows`, or see `refuse_unfit`.
     """
     columns = CompletionColumns()
     columns.add_group(credited, rows=rows)
@@ -136,7 +134,7 @@ def mean_score(trajectories: Iterable[Trajectory]) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class StepColumns:
-    """Columns of all groups of an optimiser step, in order, with equally many rows each."""
+    """Columns of all groups of an optimiser step, equally many rows each."""
 
     columns: CompletionColumns = field(default_factory=CompletionColumns)
     scores: list[float | None] = field(default_factory=list[float | None])
@@ -161,7 +159,7 @@ def step_columns(
     pad_id: int = 0,
     trained: Collection[str] = ("ok", "no_credit"),
 ) -> StepColumns:
-    """Return all groups, each padded to `rows`; a group with more rows, or of another status, is padding."""
+    """Return all groups, each padded to `rows`; groups that do not fit are padding."""
     step = StepColumns()
     for index, group in enumerate(groups):
         status, before = str(group.status), step.columns.rows
@@ -199,7 +197,7 @@ def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
     """Return the rows with trained tokens; none, and a warning, of a group that a trainer cannot use.
 
     Raises:
-        WireError: if a log-probability is unknown, which losses with an importance ratio need.
+        WireError: if a log-probability is unknown.
     """
     rows: list[ShiftedRow] = []
     with groups_left_out():
@@ -218,7 +216,7 @@ def shifted_post(post: Mapping[str, Any]) -> list[ShiftedRow]:
     """Return the rows that a trainer makes of a group of the trajectory API's batch.
 
     Args:
-        post: columns of the view `token_advantages`, as the API returns them; padding is left out.
+        post: columns of the view `token_advantages`.
 
     Raises:
         WireError: if a column is missing or malformed.

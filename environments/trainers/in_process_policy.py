@@ -20,7 +20,7 @@ class Wanted:
     prompt_ids: Sequence[int]
     max_tokens: int
     draws: random.Random
-    """Gives one number from 0 to 1 per token, so that a turn does not depend on its batch."""
+    """Gives one number per token, so that a turn does not depend on its batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from environments.credit.array_credit import token_advantages
 from tools.errors import ConfigError
 
 Exact = Literal["refuse", "warn", "off"]
-"""Whether a setting that changes the step is an error, a warning, or neither. By default (None) it is an
-error if the gradient breaks silently, and a warning if it trades exactness for speed or stability."""
+"""The reaction to a setting that changes the step. By default, a silently wrong gradient is an error, and
+less exactness for speed or stability a warning."""
 Get = Callable[[str], Any]
 
 
@@ -31,7 +31,7 @@ class Breaker:
     names: str
     why: str
     exact: tuple[Any, ...] | Callable[[Any, Get], bool]
-    """The values that keep the step (None: may be missing), or a predicate for them."""
+    """The values that keep the step, or a predicate for them."""
     use: str = ""
     kind: Literal["break", "rollouts", "trade"] = "break"
     """`rollouts`: harmless where rollouts, rewards and scores are the trainer's own; `trade`: a warning."""
@@ -111,7 +111,7 @@ def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
 
 ESTIMATOR = "turnwise"
 TRL_LOSSES = ("dapo", "dr_grpo", "bnpo", "cispo", "luspo", "vespo")
-"""Losses that divide a sum over tokens by a number that all rows of a step share."""
+"""Losses that divide a sum over tokens by one number per step."""
 Rollouts, Trade = partial(Breaker, kind="rollouts"), partial(Breaker, kind="trade")
 _OFF = (False, None)
 # Rounding: trainers compute the two sides of a ratio of 1 separately.
@@ -249,11 +249,11 @@ def turnwise_advantages(token_level_rewards: Any, response_mask: Any, **_: Any) 
 
 
 UNSUPPORTED = frozenset({"gigpo", "mt_grpo", "turn_gae"})
-"""Estimators that need states, separate outcomes or critic values, which registries do not pass."""
+"""Estimators that need more than rewards per token."""
 
 
 def registry_estimators(registry: Mapping[str, Any]) -> dict[str, Callable[..., tuple[Any, Any]]]:
-    """Return all estimators that need rewards alone, by name (`turnwise_NAME` if another has the name)."""
+    """Return estimators by name, or `turnwise_NAME` if another has the name."""
     modules = {name: getattr(each, "func", each).__module__ for name, each in registry.items()}
     taken = {name for name, module in modules.items() if not module.startswith("environments.trainers.")}
     names = [name for name in ESTIMATORS if name not in UNSUPPORTED]

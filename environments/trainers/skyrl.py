@@ -1,7 +1,6 @@
 """SkyRL: groups as a generator's output with a reward per token, and an estimator that keeps these.
 
-SkyRL needs Python 3.12 or newer: on 3.11, pydantic refuses its types. See docs/trainers.md for settings and
-an example.
+SkyRL needs Python 3.12 or newer: on 3.11, pydantic refuses its types. See docs/trainers.md.
 """
 
 # skyrl is not locked, so its names have no types.
@@ -30,7 +29,7 @@ register_advantage_estimator(ESTIMATOR)(turnwise_advantages)
 def output_of(groups: Sequence[CreditedGroup], *, rows: int, pad_id: int = 0) -> GeneratorOutput:
     """Return groups as SkyRL trains them: `rows` (`n_samples_per_prompt`) of each, in order.
 
-    A group without credit, or with more rows, becomes padding, and is counted in `rollout_metrics`.
+    A group without credit, or with more rows, becomes padding.
     """
     step = step_columns(groups, rows=rows, pad_id=pad_id, trained=("ok",))
     return GeneratorOutput(

@@ -59,7 +59,7 @@ class Rollouts:
             name: the policy's name in the record.
 
         Raises:
-            UsageError: if the tokenizer or chat format is unknown, or the environment cannot be created.
+            UsageError: if an argument is unknown or invalid.
         """
         self._renderer = load_renderer(family=family, model_name=tokenizer, tokenizer_name=tokenizer)
         self._policy = InProcessPolicy(self._renderer, name=name)
@@ -71,7 +71,7 @@ class Rollouts:
         self._opened = OpenInThread(self.env)
         self.epochs = Counter[str]()
         self.groups: list[CreditedGroup] = []
-        """Groups of the last step that this process rolled out."""
+        """The last step's, of this process."""
         self.step = StepColumns()
         self.counts = Counter[str]()
 
@@ -88,8 +88,6 @@ class Rollouts:
 
     def __call__(self, prompts: Sequence[str], trainer: GRPOTrainer) -> dict[str, Any]:
         """Roll out TRL's items, `num_generations` rows each, in all processes together.
-
-        Each process rolls out a share of the groups, and returns the rows that TRL requested from it.
 
         Raises:
             ConfigError: if TRL requests a part of a group.
@@ -139,7 +137,7 @@ class Rollouts:
 
 
 def _share(groups: int, trainer: GRPOTrainer) -> slice:
-    """Return the groups that this process rolls out; only the first process has a client of a vLLM server."""
+    """Return the groups of this process; only the first has a client of a vLLM server."""
     process, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
     if trainer.use_vllm and trainer.vllm_mode == "server":
         return slice(groups if process == 0 else 0)
@@ -147,7 +145,7 @@ def _share(groups: int, trainer: GRPOTrainer) -> slice:
 
 
 def rollout_score(score: Sequence[float | None], **_: Any) -> list[float | None]:
-    """Return each rollout's score: a reward function for TRL's own scalar GRPO on the same rollouts."""
+    """Return each rollout's score, a reward function for TRL's own scalar GRPO."""
     return list(score)
 
 
@@ -163,8 +161,8 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
             model: as for `GRPOTrainer`.
             args: as for `GRPOTrainer`.
             rollouts: rollouts of the environment.
-            exact: the reaction to settings that change the step, see `Exact`.
-            more: further arguments of `GRPOTrainer`, such as `processing_class`.
+            exact: the reaction to settings that change the step.
+            more: further arguments of `GRPOTrainer`.
 
         Raises:
             ConfigError: if a setting or the model would change the step, or there are too few items for one.
@@ -273,7 +271,7 @@ def is_random(model: Any) -> bool:
 
 
 class OpenInThread:
-    """Keeps an async context manager open in a thread's event loop, since TRL's code is not async."""
+    """Keeps an async context manager open in a thread's event loop."""
 
     def __init__(self, opening: AbstractAsyncContextManager[Any]) -> None:
         self._opening = opening
@@ -310,7 +308,6 @@ class OpenInThread:
 
 
 async def _cancel_others() -> None:
-    """Cancel and await every other task, such as those of an interrupted wait."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -321,7 +318,7 @@ async def _cancel_others() -> None:
 
 
 def sampler_of(trainer: Any, stop_ids: Collection[int]) -> Sample:
-    """Return a `GRPOTrainer`'s sampler: its model, or the vLLM that it uses; `stop_ids` end a turn."""
+    """Return a `GRPOTrainer`'s sampler: its model, or the vLLM that it uses."""
     accelerator = trainer.accelerator
     if trainer.use_vllm:
         by = _sample_by_server if trainer.vllm_generation.mode == "server" else _sample_by_engine
@@ -348,8 +345,8 @@ def sample_batch(
 ) -> list[Sampled]:
     """Sample one turn per prompt at temperature 1, up to and including the first stop token.
 
-    `model.generate` would apply a model's `generation_config` (top_k, penalties, suppressed tokens), so that
-    its log-probabilities would not be those of the loss. The loss is computed in `autocast`.
+    Unlike `model.generate`, this ignores the model's `generation_config` (top_k, penalties), so that
+    log-probabilities are those of the loss, which is computed in `autocast`.
     """
     was_training = model.training
     model.eval()
@@ -404,7 +401,7 @@ def _draw(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]:
 
 
 def _sample_by_server(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> list[Sampled]:
-    """Send one request per turn, since siblings need different numbers of tokens and different seeds."""
+    """Send one request per turn: token limits and seeds differ."""
 
     def one(wanted: Wanted) -> Sampled:
         # By default the client samples at temperature 1 from the unchanged distribution.

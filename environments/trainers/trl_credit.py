@@ -16,7 +16,7 @@ class TurnCreditGRPOTrainer(GRPOTrainer):
     """A `GRPOTrainer` that credits `turn_rewards`, `[completion][turn]`, of `rollout_func`.
 
     A turn is a run of 1 in `env_mask`; a reward of None is not scored. The outcome is the weighted sum of
-    `reward_funcs`; a completion for which all of them return None is not compared and not trained, as in TRL.
+    `reward_funcs`; a completion without any is not compared and not trained, as in TRL.
     """
 
     estimator: str = "turn_return"

@@ -15,9 +15,9 @@ TURN_REWARDS = "turn_rewards"
 def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", **params: Any) -> None:
     """Set the advantages of one group's sampled nodes, an entry per sampled token.
 
-    verifiers has no reward per turn: put them into `info["turn_rewards"]`, and `act` or `summary` per node
-    into `info["turn_kinds"]` where a history was condensed. The outcome is the sum of the trace's other
-    rewards. A trace with an error is not compared, and keeps its advantages.
+    Put rewards of turns into `info["turn_rewards"]`, and `act` or `summary` per node into
+    `info["turn_kinds"]` where a history was condensed. The outcome is the sum of the trace's other rewards. A
+    trace with an error is not compared, and keeps its advantages.
 
     Args:
         traces: `verifiers.v1.trace.Trace`s of rollouts of one task.
@@ -25,8 +25,7 @@ def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", *
         params: the estimator's parameters.
 
     Raises:
-        CreditError: if a trace's turn rewards do not match its sampled nodes, or the estimator refuses them
-            or compares all groups of a step.
+        CreditError: if turn rewards do not match sampled nodes, or the estimator refuses the group.
     """
     describe(estimator).refuse_alone()
     given = [(each, [node for node in each.nodes if node.sampled]) for each in traces if not each.has_error]

@@ -1,7 +1,6 @@
 """verl: a credited group as the output of one agent loop, and an estimator that keeps its advantages.
 
-Import it where verl starts: `VERL_USE_EXTERNAL_MODULES=environments.trainers.verl`. See docs/trainers.md for
-settings and an example.
+Import it where verl starts: `VERL_USE_EXTERNAL_MODULES=environments.trainers.verl`. See docs/trainers.md.
 """
 
 # verl and torch are not locked, so their names have no types.
@@ -45,7 +44,7 @@ class CreditedOutput(AgentLoopOutput):
 def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]:
     """Return the token rows of a group; `version` is that of the weights where the server gave none.
 
-    A group without credit gives none, nor does one that a trainer cannot use, which is logged.
+    A group without credit, or that a trainer cannot use, gives none.
     """
     if credited.status != "ok":
         return []

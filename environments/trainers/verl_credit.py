@@ -51,7 +51,7 @@ AgentLoopWorker._agent_loop_postprocess = _refuse_turns(AgentLoopWorker._agent_l
 
 @register("turnwise_tool_agent")
 class TurnRewardToolAgentLoop(ToolAgentLoop):
-    """verl's `tool_agent` with its tools' rewards as turn rewards; verl collects these and trains on none."""
+    """verl's `tool_agent` with its tools' rewards as turn rewards."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> TurnRewardOutput:
         """Return verl's output; a turn's reward is the sum over its tool calls.

@@ -27,10 +27,9 @@ class Moments:
         return cls(mean, math.fsum((score - mean) ** 2 for score in scores) / len(scores))
 
     def spread(self, distance: float, squares: float, taken: int, count: int) -> float | None:
-        """Return the sum of squared distances of the padding from its own mean, or None if impossible.
+        """Return the padding's sum of squared distances from its own mean, or None if impossible.
 
-        `distance` and `squares` sum the (squared) distances of the `taken` real scores from the group's mean;
-        `count` is the number of padding rows.
+        `distance` and `squares` sum the (squared) distances of the real scores from the group's mean.
         """
         tolerance = _ROUNDING * (self.variance + 1e-300) * (taken + count)
         left = (taken + count) * self.variance - squares

@@ -57,11 +57,7 @@ class Package:
 
 
 def pack(credited: CreditedGroup, shape: Shape) -> Package:
-    """Convert a group to its view, check it, drop long rows, and compress.
-
-    Raises:
-        WireError: if a row is malformed.
-    """
+    """Convert a group to its view, check it, drop long rows, and compress."""
     groups, too_long = posts_of(credited, shape)
     return Package(parts=tuple(map(_part, groups)), too_long=too_long)
 
@@ -107,12 +103,9 @@ def post_text(part: bytes) -> bytes:
 
 
 def compress(columns: Columns) -> bytes:
-    """Return columns as gzipped JSON without the opening brace.
+    """Return columns as gzipped JSON without the opening brace; WireError if a value is not JSON.
 
     Row by row, so that no step holds the GIL for long.
-
-    Raises:
-        WireError: if a value is not JSON.
     """
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     try:
@@ -182,7 +175,7 @@ def only_exact(
 
 
 class ExactTokens:
-    """Stops a run whose rollouts without exact tokens are not the exception."""
+    """Stops a run in which rollouts without exact tokens are common."""
 
     def __init__(self, *, say: Callable[[str], None]) -> None:
         self._say = say

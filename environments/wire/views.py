@@ -74,7 +74,7 @@ def binary_masks(credited: CreditedGroup, *_: object) -> list[RowGroup]:
 def turn_rows(
     credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN, _: PrefixWeighting = "once"
 ) -> list[RowGroup]:
-    """Return the view for trainers that read only `scores`: one row per turn, each in a group of its own.
+    """Return the view for trainers that read only `scores`: one row per turn, each in a separate group.
 
     A row contains everything up to the turn, which alone is unmasked. Atropos' example trainer keeps the
     score of a one-row group and averages over its trained tokens. So a score is the turn's advantage times
@@ -201,7 +201,7 @@ def columns_in(
 
 
 def list_scores(credited: CreditedGroup) -> Columns:
-    """Return every column for people and offline tools; with turn rewards, `scores` has a list per row."""
+    """Return every column; with turn rewards, `scores` has a list per row."""
     columns: Columns = dict.fromkeys(_EVERY_COLUMN) | columns_of(every_row(credited))
     scores = [
         score if override["turn_rewards"] is None else override["turn_rewards"]

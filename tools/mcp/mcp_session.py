@@ -41,11 +41,7 @@ class MCPSession:
         self._process = None if server.command is None else StdioServer(server, folder, self._give_up_answer)
 
     async def list_tools(self) -> list[types.Tool]:
-        """List all tools of the server.
-
-        Raises:
-            ToolServerLost: if the server ended or its answer is unreadable.
-        """
+        """List all tools; ToolServerLost if the server ended or its answer is unreadable."""
         tools: list[types.Tool] = []
         cursor = None
         while True:
@@ -76,7 +72,6 @@ class MCPSession:
         return text
 
     async def own(self, opened: "asyncio.Future[None]") -> None:
-        """Open the session, serve its requests, and close it, all in the owner's task."""
         try:
             async with AsyncExitStack() as closing:
                 read, write = await closing.enter_async_context(self._streams())
@@ -140,9 +135,7 @@ class MCPSession:
 
 @asynccontextmanager
 async def mcp_session(server: MCPToolset, folder: str) -> AsyncGenerator[MCPSession]:
-    """Open a session in a task of its own, so that it also closes if the caller is cancelled.
-
-    Its process keeps its files in `folder`.
+    """Run a session in a separate task, so that it also closes if the caller is cancelled.
 
     Raises:
         ToolServerLost: if it cannot be opened in time.

@@ -1,10 +1,12 @@
 """Readers of chat replies, whole or streamed, in every dialect of OpenAI's API."""
 
+import asyncio
 import json
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import groupby
 from typing import Any, Literal, cast
@@ -27,7 +29,6 @@ NO_NUMBERS = "NaN happened"
 _KINDS: Mapping[type, str] = {str: "text", int: "an integer", list: "a list", dict: "an object"}
 CallIds = Callable[[int], str]
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Message fields that servers also accept when the message is sent back."""
 _MORE_REASONING = ("reasoning_details", "thinking")
 _TEXT_PARTS = frozenset({"text", "output_text", "refusal"})
 _REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
@@ -44,6 +45,7 @@ _FINISHED: Mapping[str, re.Pattern[str]] = {
     "length": re.compile("length|max|limit|truncat|window"),
 }
 _LONGEST_REASON = 100
+_LONG_BYTES = 1_000_000
 _NAME = b"prompt_token_ids"
 _START = b'"%b":[' % _NAME
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -64,7 +66,7 @@ class ReplyError(ValueError):
 
 
 class NoReplyError(IncompleteError, ReplyError):
-    """A reply without a whole completion; a retry may succeed."""
+    pass
 
 
 def field_of(fields: Mapping[str, Any], name: str, *kinds: type, where: str = "") -> Any:
@@ -91,7 +93,6 @@ def read_object(content: bytes, what: str = "completion") -> dict[str, Any]:
 
 
 def merge_stream(content: bytes) -> dict[str, Any]:
-    """Merge the chunks of an event stream, or read one object behind comments."""
     after_comments = _COMMENTS.sub(b"", content)
     if after_comments.startswith(b"{"):
         return read_object(after_comments)
@@ -123,11 +124,7 @@ class SampledTokens:
 
 
 def read_tokens(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
-    """Return the sampled tokens, or None if the server gave text only.
-
-    vLLM puts `token_ids` in the choice and prompt ids at the top; SGLang puts `response_token_ids` and prompt
-    ids in the choice, or (logprob, id) pairs in `meta_info`.
-    """
+    """Return the sampled tokens, or None if the server gave text only; vLLM and SGLang differ."""
     pairs = token_pairs(object_in(choice, "meta_info"))
     given = [
         (name, choice[name]) for name in ("token_ids", "response_token_ids") if choice.get(name) is not None
@@ -168,7 +165,6 @@ def read_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float
         raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
     numbers = cast("Sequence[float]", logprobs)
     for index, value in enumerate(numbers):
-        # NaN fails every comparison
         if type(value) not in (float, int) or not CLAMPED < value < NOT_SAMPLED:
             raise ReplyError(
                 f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
@@ -180,7 +176,7 @@ def read_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float
 def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:
     """Return (message, field of its reasoning if it can be sent back there).
 
-    `call_ids` names calls whose id is missing or repeated.
+    `call_ids` names calls with a missing or repeated id.
     """
     role = given.get("role")
     if role not in (None, "", "assistant"):
@@ -224,7 +220,6 @@ def read_weight_spans(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
 
 
 def read_weight_version(choice: Mapping[str, Any], *facts: object) -> str | None:
-    """Return the weight version, or several joined, of one completion; None if unknown."""
     # If one stretch has no version, the others alone would understate the age.
     names = [_version_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
     if not names:
@@ -239,7 +234,6 @@ class SampledMessage:
     finish_reason: Literal["stop", "tool_calls", "length"]
     tokens: SampledTokens | None
     reasoning_field: str | None = None
-    """The field that the reasoning came in, if it can be sent back there."""
     weight_version: str | None = None
     weight_spans: tuple[WeightSpan, ...] = ()
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -283,6 +277,12 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
         usage=usage,
         is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
     )
+
+
+async def read_long_reply(content: bytes, call_prefix: str, *, max_tokens: int) -> SampledMessage:
+    """Return `read_reply`, in a thread if parsing takes more than about 10 ms."""
+    read = partial(read_reply, content, call_prefix, max_tokens=max_tokens)
+    return read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read)
 
 
 def find_known_ids(content: bytes, known: Sequence[bytes]) -> tuple[int, int] | None:
@@ -400,7 +400,6 @@ def _events(content: bytes) -> Iterator[bytes]:
 
 
 def _join_pieces(pieces: list[Any]) -> Any:
-    """Join texts; Mistral streams reasoning as content parts, which stay a list."""
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
 
 
@@ -564,7 +563,6 @@ def _parse(content: bytes) -> dict[str, Any]:
 
 
 def _json(content: bytes) -> object:
-    """Read JSON, or Python's variant with NaN and lone surrogates."""
     try:
         return read_json(content)
     except JsonError:

@@ -82,7 +82,6 @@ _CONTEXT = re.compile(
     r"|max_new_tokens\W+must be <=",
     re.IGNORECASE,
 )
-"""Wordings of OpenAI, vLLM, SGLang, llama.cpp and TGI for an overlong prompt."""
 _FILTER = re.compile(
     r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
 )
@@ -145,7 +144,7 @@ def remove_quotes(text: str) -> str:
 
 
 class RefusedSettingError(PolicyError):
-    """A required field is refused; the message names the setting or server flag to change."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +187,7 @@ class Dialect:
     def without_refused(
         self, error: StatusError, sampling: Mapping[str, Any], *, gives_ids: bool
     ) -> "Dialect | None":
-        """Return the dialect without what an error refuses, or None if nothing optional is refused.
+        """Return the dialect without refused optional fields, or None if nothing optional is refused.
 
         Raises:
             RefusedSettingError: if a setting or a flag of the server must change.

@@ -42,7 +42,7 @@ _STATUS_BY_NAME = (
         ),
     ),
 )
-"""Transient errors as named by OpenAI, Anthropic, vLLM, SGLang, Google and gateways."""
+"""Errors of OpenAI, Anthropic, vLLM, SGLang, Google and gateways that a retry may cure."""
 ACCEPTED_ENCODINGS = "gzip, deflate"
 _LONGEST = 300
 _MAX_ANSWER_BYTES = 64 << 20
@@ -108,7 +108,7 @@ def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoin
 
 
 def refuse_more_connections(asked: int, setting: str) -> None:
-    """Raise ConfigError if the limit of open files is too low for `asked` connections."""
+    """Raise ConfigError if the limit of open files is too low."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY or asked + _FOR_THE_REST <= allowed:
         return
@@ -124,15 +124,14 @@ def error_fields(content: str | bytes) -> Mapping[str, Any]:
 
 
 def error_in_success(content: bytes) -> Mapping[str, Any]:
-    """Return the error fields of a reply with status 200; empty if there is no error."""
-    # Quotes inside JSON strings are escaped, so a reply without this key needs no parsing.
+    # Quotes inside JSON strings are escaped, so other replies need no parsing.
     if len(content) > _LONGEST_ERROR or b'"error"' not in content:
         return {}
     for line in (content, *content.splitlines()):
         if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
             return error
         if line.startswith(b"data:") and b'"choices"' in line:
-            break  # an error in mid-stream makes the reply incomplete
+            break
     return {}
 
 
@@ -158,7 +157,6 @@ class BodyError(Exception):
 
 
 async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
-    """Read a body; BodyError if it is longer than `max_bytes`, unless `cut`."""
     read = bytearray()
     async for chunk in chunks:
         read += chunk
@@ -256,8 +254,6 @@ class StatusError(Exception):
 
 
 class NoAnswerError(Exception):
-    """No whole reply; `may_pass` tells whether a retry may succeed."""
-
     def __init__(self, text: str, *, may_pass: bool = True) -> None:
         super().__init__(text)
         self.may_pass = may_pass
@@ -278,7 +274,6 @@ class HttpClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def request(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
-        """Return the body of a POST with a JSON body, or of a GET. `at_root`: without `/v1`."""
         try:
             async with self._open().request(
                 "GET" if body is None else "POST",
@@ -331,11 +326,9 @@ class HttpClient:
 
     def _open(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
-        # Connections belong to one event loop.
         if self._session is None or self._loop is not loop:
             self._loop = loop
             self._session = aiohttp.ClientSession(
-                # The caller limits time and concurrency.
                 connector=KeptConnections(limit=0, ssl=True if self._tls is None else self._tls),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={
@@ -350,7 +343,6 @@ class HttpClient:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return a context with the system's certificates or `SSL_CERT_FILE`."""
     # `create_default_context` would also honour SSLKEYLOGFILE from the environment.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])

@@ -27,7 +27,7 @@ _LONGEST_RETRY_AFTER_S = 60.0
 _PASSING = frozenset({408, 409, 425, 429})
 _LOG = logging.getLogger(__name__)
 _JITTER = random.Random()
-"""A generator of its own, so that retries do not disturb a user's seed."""
+"""Separate, so that retries do not disturb a user's seed."""
 
 
 @dataclass(kw_only=True, eq=False)

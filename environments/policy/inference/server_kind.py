@@ -3,19 +3,21 @@
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import orjson
 
+from environments.policy.inference.dialect import Dialect
 from environments.policy.inference.http_client import (
     IncompleteError,
     NoAnswerError,
     StatusError,
     list_in,
     mapping,
+    request_body,
     start_of,
 )
 from environments.policy.inference.model_server import ModelServer, is_transient
@@ -124,6 +126,13 @@ class ServedModel:
     async def aclose(self) -> None:
         await self.server.aclose()
 
+    def encode_body(
+        self, lists: Mapping[str, Iterable[bytes]], dialect: Dialect, *, seed: int, max_tokens: int
+    ) -> bytes:
+        sampling = {"temperature": self.temperature, "top_p": self.top_p}
+        fields = dialect.fields(sampling, seed=seed, max_tokens=max_tokens)
+        return request_body({"model": self.model, **fields, **self.extra_body}, lists)
+
     def describe_failure(self, error: StatusError | NoAnswerError) -> str:
         tried = f"tried {self.server.tries} times" if is_transient(error) else ""
         if isinstance(error, StatusError) and tried and error.retry_after_s:
@@ -223,10 +232,7 @@ def _is_window(value: object) -> bool:
 
 
 def _models_in(answer: object) -> list[str] | None:
-    """Return model names, or None if this is no list of models.
-
-    Formats: `{"data": [{"id"}]}` (OpenAI), a bare list (Together), `{"models": [{"name"}]}` (ollama).
-    """
+    """Return model names in OpenAI's, Together's (a bare list) or ollama's format, or None."""
     if isinstance(answer, dict):
         fields = cast("dict[str, object]", answer)
         if not fields.keys() & {"data", "models"}:
@@ -241,7 +247,7 @@ def _models_in(answer: object) -> list[str] | None:
 
 
 async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
-    """Accept a server whose chat path refuses an empty request; else raise the earlier problem."""
+    """Accept a server that refuses an empty chat request properly; else raise the earlier problem."""
     url = server.base_url
     # transformers serve breaks on `{}` but refuses a list.
     for body in (b"{}", b"[]"):

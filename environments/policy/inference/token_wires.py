@@ -49,24 +49,14 @@ class TokenReply:
     weight_spans: tuple[WeightSpan, ...] = ()
 
 
-def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_choice(content: bytes, request: TokenRequest) -> Mapping[str, Any]:
+    reply = read_object(remove_echo(content, request))
     choices = field_of(reply, "choices", list)
     if choices in (None, [], [{}]):
         raise NoReplyError("no completion (choices are missing or empty)")
     if len(choices) != 1:
         raise ReplyError(f"the server gave {len(choices)} choices; one was asked for")
-    return mapping(choices[0])
-
-
-def remove_echo(content: bytes, request: TokenRequest) -> bytes:
-    """Drop the echoed prompt ids if they equal those sent byte for byte."""
-    known = find_known_ids(content, request.prompt_json)
-    if known is None or content[known[1] : known[1] + 1] != b"]":
-        return content
-    return b"".join((content[: known[0] - 1], b"null", content[known[1] + 1 :]))
-
-
-def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:
+    choice = mapping(choices[0])
     check_prompt_tokens(field_of(object_in(reply, "usage"), "prompt_tokens", int, where="usage."), request)
     for seen in (reply.get("prompt_token_ids"), choice.get("prompt_token_ids")):
         sent: list[int] = [] if seen is None else orjson.loads(b"[%b]" % b"".join(request.prompt_json))
@@ -76,6 +66,15 @@ def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: T
         first = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
         where = f": {len(list_in(seen))} for {len(sent)}" if first is None else f", the first at {first}"
         raise ReplyError(f"the model saw other prompt ids than were sent{where}")
+    return choice
+
+
+def remove_echo(content: bytes, request: TokenRequest) -> bytes:
+    """Drop the echoed prompt ids if they equal those sent byte for byte."""
+    known = find_known_ids(content, request.prompt_json)
+    if known is None or content[known[1] : known[1] + 1] != b"]":
+        return content
+    return b"".join((content[: known[0] - 1], b"null", content[known[1] + 1 :]))
 
 
 def check_prompt_tokens(counted: int | None, request: TokenRequest) -> None:
@@ -152,9 +151,7 @@ def _completions_body(request: TokenRequest) -> bytes:
 
 
 def _read_completions(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = read_object(remove_echo(content, request))
-    choice = one_choice(reply)
-    check_prompt(reply, choice, request)
+    choice = _read_choice(content, request)
     token_ids = read_sampled_ids(
         choice.get("token_ids"), request, "token_ids", ", which vLLM gives from 0.10.2 on"
     )
@@ -182,13 +179,10 @@ def _vllm_generate_body(request: TokenRequest) -> bytes:
 
 
 def _read_vllm_generate(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = read_object(content)
-    choice = one_choice(reply)
-    check_prompt(reply, choice, request)
+    choice = _read_choice(content, request)
     token_ids = read_sampled_ids(choice.get("token_ids"), request, "token_ids")
     entries = _logprob_entries(choice)
-    named = [_entry_id(entry) for entry in entries]
-    check_same_ids(named, token_ids)
+    check_same_ids([_entry_id(entry) for entry in entries], token_ids)
     return _vllm_reply(choice, token_ids, [mapping(entry).get("logprob") for entry in entries])
 
 
@@ -287,9 +281,7 @@ def _sglang_chat_body(request: TokenRequest) -> bytes:
 
 
 def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = read_object(remove_echo(content, request))
-    choice = one_choice(reply)
-    check_prompt(reply, choice, request)
+    choice = _read_choice(content, request)
     given = choice.get("response_token_ids", choice.get("token_ids"))
     token_ids = read_sampled_ids(given, request, "response_token_ids", ", which SGLang gives from 0.5.13 on")
     finish = {"type": choice.get("finish_reason"), "matched": choice.get("matched_stop")}

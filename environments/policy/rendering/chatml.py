@@ -25,7 +25,7 @@ from tools.time_profile import measure
 
 
 class CannotExtendError(Exception):
-    """A row cannot be extended in this format; the text is a short cause, used as a counter's name."""
+    """A row cannot be extended; the text is a short cause, which is counted."""
 
 
 class Renderer(Protocol):
@@ -38,9 +38,7 @@ class Renderer(Protocol):
     def vocabulary_size(self) -> int: ...
 
     @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """All ids that end an assistant turn; the server must stop at each."""
-        ...
+    def stop_ids(self) -> tuple[int, ...]: ...
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Return the ids of a conversation, up to the start of the next assistant message."""
@@ -114,7 +112,6 @@ def write_call(call: ToolCall) -> str:
 
 
 def _parse_own_spacing(text: str) -> JsonCall | None:
-    """Parse `write_call`'s exact spacing, which delimits even arguments that are not JSON."""
     if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
         return None
     try:
@@ -153,14 +150,12 @@ class TokenCache:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._entries
 
-    def get(self, key: Hashable) -> tuple[int, ...] | None:
+    def get(self, key: Hashable, make: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
         with self._lock:
-            ids = self._entries.get(key)
-            if ids is not None:
+            if (known := self._entries.get(key)) is not None:
                 self._entries.move_to_end(key)
-        return ids
-
-    def put(self, key: Hashable, ids: tuple[int, ...]) -> tuple[int, ...]:
+                return known
+        ids = make()  # not under the lock: other threads encode meanwhile
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = ids
@@ -177,11 +172,11 @@ EMBEDDED: Final = "embedded"
 
 
 class TokenizerError(ConfigError):
-    """A named tokenizer could not be loaded; a retry may succeed."""
+    pass
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Load `embedded`, a local folder or a Hugging Face name; ConfigError if there is none."""
+    """Load `embedded`, a local folder or a Hugging Face name."""
     if name == EMBEDDED or Path(name).is_dir():
         return _tokenizer_in(EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else Path(name))
     if name.startswith((".", "/", "~")):
@@ -216,7 +211,7 @@ TOOLS: Final = ("<tools>", "</tools>")
 MARKERS: Final = ("<|endoftext|>", START, STOP, *CALL, *RESPONSE, *TOOLS, *THINK)
 
 LONG_CHARS = 10_000
-"""Length that takes about 10 ms to encode, from which encoding moves to a thread."""
+"""Characters that take about 10 ms to encode; more are encoded in a thread."""
 _CACHED_TOKENS = 1_000_000
 
 
@@ -277,7 +272,6 @@ class ChatMLRenderer:
         return sum(map(len, self._prompt_parts(messages, tools)))
 
     def completion_ids(self, message: Message, *, stopped: bool = True) -> tuple[int, ...]:
-        """Return the ids that a model samples for a message: its body and, if `stopped`, the stop token."""
         body = self._body(message)
         return body + self._marker(STOP) if stopped else body
 
@@ -290,9 +284,6 @@ class ChatMLRenderer:
         """Return the turn's closing, `messages`, and the next assistant header.
 
         Any sampled stop token closes the turn; a cut turn gets the format's own.
-
-        Raises:
-            CannotExtendError: if the turn has ids after its stop token, which parsing would drop.
         """
         stopped_at = first_stop(sampled, self.stop_ids)
         if stopped_at is not None and stopped_at < len(sampled) - 1:
@@ -330,12 +321,13 @@ class ChatMLRenderer:
 
     def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         signatures = tuple(tool.signature() for tool in tools)
-        key = ("tools", system, signatures)
-        if (known := self._cache.get(key)) is not None:
-            return known
-        listed = "\n".join(signatures)
+        return self._cache.get(
+            ("tools", system, signatures), lambda: self._encode_tools(system, "\n".join(signatures))
+        )
+
+    def _encode_tools(self, system: str, listed: str) -> tuple[int, ...]:
         opening = f"{system}\n\n" if system else ""
-        ids = _concat(
+        return _concat(
             self._header("system"),
             self._text(opening + "# Tools\n\nYou may call these functions. Their signatures:\n"),
             self._marker(TOOLS[0]),
@@ -350,24 +342,25 @@ class ChatMLRenderer:
             self._marker(CALL[1]),
             self._closing(),
         )
-        return self._cache.put(key, ids)
 
     def _message(self, message: Message) -> tuple[int, ...]:
-        # The text of a result does not include its call.
         key = ("message", message.content if message.role == "tool" else message)
-        if (known := self._cache.get(key)) is not None:
-            return known
-        body = self._body(message)
-        if message.role == "tool":
-            body = _concat(self._marker(RESPONSE[0]), body, self._marker(RESPONSE[1]))
-        return self._cache.put(key, _concat(self._header(message.role), body, self._closing()))
+
+        def encode() -> tuple[int, ...]:
+            body = self._body(message)
+            if message.role == "tool":
+                body = _concat(self._marker(RESPONSE[0]), body, self._marker(RESPONSE[1]))
+            return _concat(self._header(message.role), body, self._closing())
+
+        return self._cache.get(key, encode)
 
     def _body(self, message: Message) -> tuple[int, ...]:
         key = ("body", message.content if message.role == "tool" else message)
-        if (known := self._cache.get(key)) is not None:
-            return known
+        return self._cache.get(key, lambda: self._encode_body(message))
+
+    def _encode_body(self, message: Message) -> tuple[int, ...]:
         if message.role == "tool":
-            return self._cache.put(key, self._text(f"\n{message.content}\n"))
+            return self._text(f"\n{message.content}\n")
         parts: list[tuple[int, ...]] = []
         if message.reasoning:
             parts += [self._marker(THINK[0]), self._text(f"\n{message.reasoning}\n"), self._marker(THINK[1])]
@@ -377,13 +370,10 @@ class ChatMLRenderer:
             if index or message.content:
                 parts.append(self._text("\n"))
             parts += [self._marker(CALL[0]), self._text(write_call(call)), self._marker(CALL[1])]
-        return self._cache.put(key, _concat(*parts))
+        return _concat(*parts)
 
     def _header(self, role: str) -> tuple[int, ...]:
-        key = ("header", role)
-        if (known := self._cache.get(key)) is not None:
-            return known
-        return self._cache.put(key, self._marker(START) + self._text(f"{role}\n"))
+        return self._cache.get(("header", role), lambda: self._marker(START) + self._text(f"{role}\n"))
 
     def _closing(self) -> tuple[int, ...]:
         return self._marker(STOP) + self._newline
@@ -411,7 +401,7 @@ Result = TypeVar("Result")
 LONGEST_TOKEN = 1_000
 """Assumed maximum length of a token in characters; known vocabularies have shorter ones."""
 _LONG_TOKENS = 4_000
-"""Ids that take about 10 ms to parse, from which parsing moves to a thread."""
+"""Ids that take about 10 ms to parse; more are parsed in a thread."""
 
 
 async def run_rendering(

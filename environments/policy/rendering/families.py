@@ -42,7 +42,6 @@ LIBRARY_FAMILIES: Final = (
     "qwen3.8",
 )
 TEXT_FAMILIES: Final = ("hermes", "qwen3-coder")
-"""Supported only for tool calls in text."""
 _CHATML: Final = "chatml"
 _MAX_TEXT_CHARS: Final = 4_000_000
 """No turn is that long, and parsing it would take minutes."""

@@ -49,7 +49,6 @@ def has_many_unclosed(text: str) -> bool:
 
 
 def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
-    """Convert a library call; arguments stay verbatim where they are JSON."""
     status: CallStatus = _STATUSES.get(str(found.status), "malformed")
     name = found.name or ""
     arguments: Any = found.arguments
@@ -90,7 +89,7 @@ def _call_status(name: str, raw: str) -> CallStatus:
 
 
 def _from_python(arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return (arguments with True, False and None as JSON values, whether that repaired all)."""
+    """Return (arguments with Python's literals as JSON values, whether that repaired all)."""
     fixed: dict[str, Any] = {}
     odd = 0
     for key, value in arguments.items():
@@ -137,7 +136,6 @@ def library_messages(
 def library_replies(
     messages: Sequence[Message], found: Sequence[Any], as_text: AsText
 ) -> list[dict[str, Any]]:
-    """Return the replies to a turn; results are in the order of the library's calls in `found`."""
     names = iter([(call_id(call, index), call.name) for index, call in enumerate(found)])
     given: list[dict[str, Any]] = []
     for message in messages:
@@ -201,7 +199,6 @@ def _is_object(call: ToolCall) -> bool:
 
 _BREAK = "\ufdd0\ufdd1"
 _ITSELF = "\ufdd0\ufdd2"
-"""Escapes U+FDD0, a noncharacter, in message text."""
 
 
 class MarkerBreaks:
@@ -256,7 +253,7 @@ def _remove_breaks(text: str) -> str:
 _SIGNS = frozenset("<>[]|{}〈〉\uff5c")
 _LOOKS_LIKE_MARKER = re.compile("<[^<>\\s]+>|\uff5c\\w+\uff5c")
 _TEXT_MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Formats search message text for these even if they are not tokens."""
+"""Formats search message text for these, even where they are no tokens."""
 
 
 class FamilyTokenizer:
@@ -353,14 +350,14 @@ def _map_text(value: Any, as_text: Callable[[str], str]) -> Any:
 
 _KEPT_LISTS = 64
 _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
-"""The library's own extension refuses several results or loses ids after the turn in these."""
+"""The library's extension refuses several results or loses ids in these."""
 
 _LONGEST_CHARACTER = 8
 _SHORT = 1_000
 
 
 class _IdView(Sequence[int]):
-    """A view of ids without copies: the library slices every prefix."""
+    """A view without copies, since the library slices every prefix."""
 
     def __init__(self, ids: Sequence[int], at: range) -> None:
         self._ids, self._at = ids, at
@@ -406,17 +403,12 @@ class _PrefixDecoder:
 
 
 class FamilyRenderer:
-    """Renders one family's format; reasoning stays in the row, so that rows only grow.
+    """Renders one family's format; reasoning stays, so that rows only grow.
 
     In whole prompts (the first, and after a fork) the template decides about earlier reasoning.
     """
 
     def __init__(self, family: str, tokenizer: Tokenizer, *, model_name: str = "") -> None:
-        """Use a copy of the tokenizer; some formats depend on `model_name`.
-
-        Raises:
-            ConfigError: if the library is missing, or the tokenizer lacks tokens of the format.
-        """
         self._family = family
         self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
         self._known_tools: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -442,11 +434,6 @@ class FamilyRenderer:
         return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Return the ids of a conversation; calls that the format cannot write become text.
-
-        Raises:
-            PolicyError: if the format cannot write this conversation.
-        """
         described = self._describe(tools)
         problem: Exception | None = None
         for calls_as_text in (False, True):

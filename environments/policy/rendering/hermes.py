@@ -32,7 +32,6 @@ class Block(NamedTuple):
 
 def find_blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
     """Yield blocks that start or end a line, outside of reasoning and code."""
-    # some servers leave reasoning in the content
     thought = _THOUGHT_END.search(content)
     at = thought.end() if thought else len(content) if _THOUGHT_START.match(content) else 0
     block_end = 0
@@ -85,7 +84,6 @@ def remove_blocks(content: str, found: Sequence[Block]) -> str:
 class JsonCall(NamedTuple):
     name: str
     arguments: str
-    """Verbatim text of the arguments, or all text if nothing else is readable."""
     status: CallStatus
 
 
@@ -101,7 +99,7 @@ def make_call(name: str, arguments: str) -> JsonCall:
 
 
 def read_json_call(text: str) -> JsonCall:
-    """Parse `{"name": …, "arguments": …}` in any spacing and order; Llama writes `parameters`."""
+    """Parse `{"name": …, "arguments": …}` in any spacing and order, also with `parameters` (Llama)."""
     try:
         fields = dict(_fields(text))
     except (ValueError, RecursionError):

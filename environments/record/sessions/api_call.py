@@ -1,7 +1,6 @@
-"""A logged call of a model API as a session: the request and the reply as one list of chat messages.
+"""A logged call of a model API as a session: request and reply as one list of chat messages.
 
-References: requests and replies of OpenAI's `chat/completions` and `responses`, lines of its batch files, and
-Anthropic's `messages`.
+References: OpenAI's `chat/completions`, `responses` and batch files, Anthropic's `messages`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,12 @@ _RESULTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _OF_ITEMS = frozenset(
     {"type", "id", "status", "role", "phase", "summary", "call_id", "name", "arguments", "input"},
 )
-"""Fields of an item; others on it, such as a vote, belong to its turn."""
+"""Fields of an item; others, such as a vote, belong to its turn."""
 _CALLS = {"function_call": "function", "custom_tool_call": "custom"}
 
 
 def as_session(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a call as a session, and anything else unchanged; raise MessageError if it is not supported."""
+    """Return a call as a session, and anything else unchanged."""
     call: dict[str, Any] = dict(fields)
     for name in ("request", "body"):
         if isinstance(sent := fields.get(name), dict) and {"messages", "input"} & sent.keys():

@@ -1,7 +1,7 @@
-"""A logged session as turns with votes, before it has token rows.
+"""A logged session as turns with votes.
 
-Messages are OpenAI's chat messages, Anthropic's content blocks with `tool_use` and `tool_result`, or
-ShareGPT's `{"from": …, "value": …}`. Ambiguous input is refused. Missing votes and outcomes are not 0.
+Messages are OpenAI's chat messages, Anthropic's content blocks, or ShareGPT's `{"from": …, "value": …}`.
+Ambiguous input is refused. Missing votes and outcomes are not 0.
 """
 
 import math
@@ -29,7 +29,7 @@ NO_SPAN = Span(row=0, start=0, end=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Names of the fields with votes and outcomes, and the value of votes in words."""
+    """Fields with votes and outcomes, and the value of votes in words."""
 
     vote_fields: tuple[str, ...] = ("vote", "reward")
     """Fields of a message; `a.b` is field `b` of the object in `a`."""
@@ -98,7 +98,7 @@ def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
 class Session:
     session_id: str | None
     item_id: str | None
-    """The prompt's name; None: the prompt itself identifies the item."""
+    """None: the prompt identifies the item."""
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...]
@@ -174,7 +174,7 @@ def _turn(index: int, said: Sequence[WrittenMessage], model: str | None) -> Turn
 
 
 def _results(calls: Sequence[ToolCall], answers: Sequence[WrittenMessage]) -> tuple[ToolResult, ...]:
-    """Return the results of a message's calls; a result without an id answers the next open call."""
+    """Return the results of calls; one without an id answers the next open call."""
     unanswered = {call.id: call for call in calls}
     results: list[ToolResult] = []
     for each in answers:
@@ -192,7 +192,6 @@ def _results(calls: Sequence[ToolCall], answers: Sequence[WrittenMessage]) -> tu
 
 
 def _is_trained(said: WrittenMessage) -> bool:
-    """Read OpenAI's `weight` of a message: 0 leaves it out of training."""
     weight = said.fields.get("weight")
     if weight not in (None, 0, 1):
         raise SessionError(f"{said.where}.weight is {weight!r:.100}; give 0 (not trained), 1 or null")

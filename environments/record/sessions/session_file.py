@@ -1,7 +1,6 @@
-"""`import`: the logged sessions of a file become credited groups in a new record.
+"""`import`: logged sessions, one JSON object per line, become credited groups in a new record.
 
-The file has one JSON object per line and is read twice: first to find groups, then group by group, so that
-memory holds one group and some 500 bytes per session.
+The file is read twice, first to find groups, so that memory holds one group and 500 bytes per session.
 """
 
 import codecs
@@ -41,7 +40,7 @@ from tools.plain_text import is_utf8
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_SIBLINGS = 1024
-"""Further sessions with the same opening form more groups, each an epoch of the item."""
+"""More sessions with one opening form more groups, each an epoch of the item."""
 _SHOWN_LINES = 5
 _GZIP = b"\x1f\x8b"
 
@@ -54,8 +53,6 @@ class LoggedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedGroup:
-    """Sessions with one opening, in the order of the file."""
-
     item_id: str
     epoch: int
     item: Mapping[str, Any]
@@ -63,8 +60,6 @@ class LoggedGroup:
 
 
 class SessionFile:
-    """The sessions of a file by their openings; made by `open_sessions`."""
-
     def __init__(self, path: Path, file: BinaryIO, scale: Scale) -> None:
         self.sessions = 0
         self.turns = 0
@@ -169,7 +164,7 @@ def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
 
 
 def item_of(session: Session) -> dict[str, Any]:
-    """Return the item that a record holds, equal for sessions that can be compared."""
+    """Return the recorded item, equal for sessions that can be compared."""
     if session.item is not None:
         return dict(session.item)
     prompt: dict[str, Any] = {"prompt": [message.to_openai() for message in session.prompt]}
@@ -185,7 +180,7 @@ class _Opening:
 
 
 def _parts(places: Sequence[tuple[int, int, int]]) -> Iterator[Sequence[tuple[int, int, int]]]:
-    """Split into nearly equal parts of at most `MAX_SIBLINGS`, so that no session is left alone."""
+    """Split into nearly equal parts, so that no session is left alone."""
     count = -(-len(places) // MAX_SIBLINGS)
     for number in range(count):
         yield places[len(places) * number // count : len(places) * (number + 1) // count]
@@ -222,7 +217,7 @@ def _identity(file: BinaryIO) -> tuple[int, int]:
 def with_row(
     prompt: tuple[Message, ...], turns: Sequence[Turn], tools: Sequence[ToolSpec], renderer: ChatMLRenderer
 ) -> tuple[tuple[Turn, ...], tuple[TokenRow, ...]]:
-    """Return the turns with spans in one approximate token row, without log-probabilities."""
+    """Return the turns with spans in one approximate token row."""
     builder = RowBuilder()
     spanned: list[Turn] = []
     sampled: tuple[int, ...] = ()

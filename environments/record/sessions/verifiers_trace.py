@@ -1,7 +1,6 @@
-"""Traces of verifiers (v1, tested with 0.4.0) as sessions: graphs of messages and the tokens they add.
+"""Traces of verifiers (v1, tested with 0.4.0) as sessions; the package is not needed.
 
-A line of `traces.jsonl` is an episode with its agents' traces, or a single trace. The package is not needed.
-Reference: `verifiers.v1.trace.Trace`, `verifiers.v1.graph.MessageNode`.
+A line is an episode with its agents' traces, or a trace. Reference: `verifiers.v1.trace.Trace`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,13 +86,13 @@ def _name(fields: Mapping[str, Any], field: str) -> str | None:
 
 
 class _Graph:
-    """The nodes of a trace; each leaf ends a branch, which is a token row."""
+    """A trace's nodes; each leaf ends a branch, which is a token row."""
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         self.nodes = nodes
         self._parents: list[int] = []
         self._threads: dict[int, Seen] = {-1: ([], 0)}
-        """Messages up to each node: a list shared by the nodes of a branch, and a length."""
+        """Messages up to each node: a list shared by a branch, and a length."""
         self._assistants = {-1: -1}
         self._repeated = 0
         for index, node in enumerate(nodes):
@@ -163,7 +162,7 @@ class _Graph:
         return spanned, next(iter(builders.values()), RowBuilder()).build()
 
     def _longest_branches(self) -> list[int]:
-        """Return, for each node, the leaf of its longest branch (of equal ones the first)."""
+        """Return the leaf of each node's longest branch."""
         leaves = list(range(len(self.nodes)))
         for index, above in reversed([*enumerate(self._parents)]):
             if above >= 0:
@@ -196,7 +195,7 @@ class _Graph:
         )
 
     def _answer(self, turns: list[Turn], end: int) -> None:
-        """Give the last turn up to a node the messages that follow it, unless it has some."""
+        """Add the messages that follow a node's last turn, unless it has some."""
         last = self._assistants[end]
         if last < 0:
             return

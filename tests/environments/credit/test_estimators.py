@@ -41,7 +41,7 @@ GROUP = group_of([[1.0], [0.0, 2.0]])
     ("values", "message"),
     [
         ([[0.0]], "values for 1 trajectories; the group has 2"),
-        ([[0.0], [0.0]], "1 values for the 2 turns of trajectory 1"),
+        ([[0.0], [0.0]], "1 values of trajectory 1 for its 2 turns"),
         ([[0.0], [0.0, float("nan")]], "value of trajectory 1, turn 2 is nan"),
     ],
 )

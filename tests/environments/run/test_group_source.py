@@ -1,6 +1,7 @@
 """Sources of groups, what a run counts by of each, groups lost in a row, and the driver that records them."""
 
 import asyncio
+import json
 import os
 import signal
 from contextlib import nullcontext
@@ -62,7 +63,7 @@ async def test_a_group_that_is_serialised_when_a_signal_comes_is_handed_over_onc
         return serialise(credited, **more)
 
     async def on_done(task, finished):
-        done.append((task, finished.line.status))
+        done.append((task, json.loads(finished.line.content)["status"]))
 
     monkeypatch.setattr(group_source, "serialise", interrupted)
     groups = FinishedGroups(source, FINISHING)
@@ -137,7 +138,7 @@ async def test_a_task_whose_siblings_are_all_there_is_finished_without_a_rollout
         done = await FinishedGroups(source(env, nullcontext), POSTED).run(
             replace(TASK, rolled_out=failures), 2
         )
-    assert (done.note.past.lost, done.line.status, done.package) == (2, "failed", None)
+    assert (done.note.past.lost, json.loads(done.line.content)["status"], done.package) == (2, "failed", None)
 
 
 def lost(error_class="ValueError", **fields):

@@ -21,7 +21,7 @@ def _refuse_foreign_tools() -> None:
     )
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if script is not None and Path(script).resolve().parent == foreign.parent:
-        # `python my_env.py` next to the folder: the person who can rename it reads this line.
+        # `python my_env.py` next to the folder: a message without traceback.
         sys.stderr.write(f"turnwise: error: {message}\n")
         raise SystemExit(2)
     raise ImportError(message)

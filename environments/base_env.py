@@ -44,8 +44,8 @@ _LOG = logging.getLogger(__name__)
 class AgentEnv(Hooks):
     """Base class of environments: an agent acts with tools, optionally in a sandbox, and the world may reply.
 
-    Set `name` and `tools`; write `format_prompt` and a reward; all other `Hooks` have defaults. In your own
-    loop: `async with MyEnv(config, policy=…) as env: group = await env.run_group(env.tasks()[0])`.
+    Set `name` and `tools`; write `format_prompt` and a reward; other `Hooks` have defaults. In your own loop:
+    `async with MyEnv(config, policy=…) as env: group = await env.run_group(env.tasks()[0])`.
     """
 
     _opened: AbstractAsyncContextManager[Self]
@@ -61,9 +61,8 @@ class AgentEnv(Hooks):
 
         Args:
             config: the settings; unset: those of the class.
-            servers: model servers of the policy, the judge (`JudgeConfig`), the user (`UserConfig`) or the
-                summariser (`SummariserConfig`); those without a `base_url` are ignored. Unset: those of the
-                class.
+            servers: model servers of the policy, the judge, the user or the summariser; those without a
+                `base_url` are ignored. Unset: those of the class.
             policy: used instead of servers. With neither, the scripted agent plays.
 
         Raises:
@@ -82,7 +81,8 @@ class AgentEnv(Hooks):
         """Roll an item out `size` times, or `group_size`, and give every turn its advantage.
 
         Raises:
-            RunError: if too many calls of the environment's code hang; a rollout that breaks is a `Failure`.
+            RunError: if too many calls of the environment's code hang; a rollout that breaks is a
+                `Failure`.
             UsageError: if the environment is not open.
         """
         size = self.config.group_size if size is None else size
@@ -91,9 +91,9 @@ class AgentEnv(Hooks):
     async def rollout_group(
         self, task: GroupTask, size: int, *, watch: Watch = nullcontext
     ) -> TrajectoryGroup:
-        """Roll out `size` siblings concurrently, those that the task has already included.
+        """Roll out `size` siblings concurrently; one that breaks becomes a `Failure`.
 
-        A sibling that breaks is a failure; the others continue.
+        Siblings that the task has already are included.
         """
         life = self.lifecycle
         life.refuse_rollouts_before_setup()
@@ -121,7 +121,6 @@ class AgentEnv(Hooks):
     async def _sibling(
         self, task: GroupTask, sibling: int, watch: Watch, boundary: Boundary
     ) -> Trajectory | Failure:
-        """Run one rollout in a slot; an error in it drops this sibling only."""
         turns: list[Turn] = []
         async with self.lifecycle.slots.acquire():
             in_flight = InFlight(item_id=task.item_id, epoch=task.epoch, sibling=sibling)
@@ -188,7 +187,7 @@ class AgentEnv(Hooks):
         )
 
     def withhold_stale(self, credited: CreditedGroup) -> CreditedGroup:
-        """Return a finished group without credit for siblings that are older than `max_staleness` by now.
+        """Return a finished group without credit for siblings that are older than `max_staleness`.
 
         Raises:
             ConfigError: if age is bounded, and no completion has ever named a version of the weights.
@@ -218,8 +217,8 @@ class AgentEnv(Hooks):
             notify: receives a line for people when something takes long, such as pulling an image.
 
         Raises:
-            UsageError: if there are no items, no isolation, no image or no model server, or the
-                environment is open already.
+            UsageError: if there are no items, no isolation, no image or no model server, or it is open
+                already.
             RunError: if a hook such as `setup` raised an error, which is the cause.
         """
         async with self.lifecycle.opened(evaluation=evaluation, waits=waits, notify=notify):
@@ -227,21 +226,17 @@ class AgentEnv(Hooks):
             yield self
 
     async def preflight(self, notify: Callable[[str], None] = _LOG.info) -> None:
-        """Fail now rather than in every rollout: check image, isolation and policy.
+        """Check image, isolation and policy now, rather than in every rollout.
 
         Raises:
             IsolationError: if no sandbox can be opened here.
-            ConfigError: if the image cannot be had, or a model server does not answer as one.
+            ConfigError: if an image or a model server is missing.
         """
         await self.lifecycle.preflight(notify)
 
     @asynccontextmanager
     async def loaded(self, *, evaluation: bool = False) -> AsyncGenerator[Self]:
-        """Set the environment up and load its items, without the checks for rollouts.
-
-        Raises:
-            UsageError, RunError: as for `opened`.
-        """
+        """Set up and load the items, without the checks for rollouts; raises as `opened` does."""
         async with self.lifecycle.loaded(evaluation=evaluation):
             yield self
 
@@ -274,7 +269,7 @@ class AgentEnv(Hooks):
         return self.lifecycle.tasks_for_ever(first)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
-        """Context manager: open a new sandbox with the environment's settings."""
+        """Open a fresh sandbox as class and config ask for."""
         return self.lifecycle.sandboxes.open()
 
     # Parts.
@@ -295,7 +290,6 @@ class AgentEnv(Hooks):
 
     @property
     def renderer(self) -> ChatMLRenderer:
-        """Renders messages as token ids, for the scripted agent and for estimates."""
         return self.lifecycle.parts.renderer
 
     @property

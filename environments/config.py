@@ -40,7 +40,7 @@ class Section(BaseModel):
     """`env` for `--env.NAME`."""
     without_effect: ClassVar[WithoutEffect] = {}
     by_entry: ClassVar[frozenset[str]] = frozenset()
-    """Mappings whose entries are separate settings: layers are merged, and `None` removes an entry."""
+    """Mappings with separate settings as entries: layers are merged, and `None` removes an entry."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

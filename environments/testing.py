@@ -47,7 +47,10 @@ def group_of(
     Raises:
         UsageError: if the shapes do not match, or a summary has a reward.
     """
-    shape = _shape(turn_rewards, lengths)
+    by_turn = lengths if turn_rewards is None else turn_rewards
+    if by_turn is None:
+        raise UsageError("a scalar environment (turn_rewards=None) needs lengths, to know its turns")
+    shape = [len(row) for row in by_turn]
     for name, given in (("anchors", anchors), ("lengths", lengths), ("kinds", kinds)):
         if given is not None and [len(row) for row in given] != shape:
             raise UsageError(f"{name} has {[len(row) for row in given]} turns, the rewards have {shape}")
@@ -67,15 +70,6 @@ def group_of(
     return TrajectoryGroup(
         group_id="group", env="numbers", item_id="item", epoch=0, trajectories=trajectories, failures=()
     )
-
-
-def _shape(
-    turn_rewards: Sequence[Sequence[float | None]] | None, lengths: Sequence[Sequence[int]] | None
-) -> list[int]:
-    counted = lengths if turn_rewards is None else turn_rewards
-    if counted is None:
-        raise UsageError("a scalar environment (turn_rewards=None) needs lengths, to know its turns")
-    return [len(row) for row in counted]
 
 
 def _trajectory(
@@ -99,14 +93,19 @@ def _trajectory(
         token_ids += [_SAMPLED] * length
         logprobs += [-1.0] * length
     parts = [value for value in (*(rewards or ()), outcome) if value is not None]
+    # NaN and infinity stay as they are, so that tests can see what refuses them.
+    score = math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)
+    if turns:
+        answer = Message(role="assistant", content=turns[-1].message.content)
+        turns[-1] = replace(turns[-1], message=answer, tool_results=(), finish_reason="stop")
     return Trajectory(
         item_id="item",
         sibling=sibling,
         seed=sibling,
         prompt=(Message(role="user", content="prompt"),),
-        turns=tuple(_with_answer(turns)),
+        turns=tuple(turns),
         rows=(TokenRow(token_ids=tuple(token_ids), logprobs=tuple(logprobs)),),
-        rewards=Rewards(turns=rewards, outcome=outcome, score=_sum(parts)),
+        rewards=Rewards(turns=rewards, outcome=outcome, score=score if parts else None),
     )
 
 
@@ -123,18 +122,3 @@ def _turn(index: int, anchor: str | None, span: Span, kind: Kind) -> Turn:
         span=span,
         anchor=anchor,
     )
-
-
-def _with_answer(turns: Sequence[Turn]) -> Sequence[Turn]:
-    if not turns:
-        return turns
-    last = turns[-1]
-    answer = Message(role="assistant", content=last.message.content)
-    return [*turns[:-1], replace(last, message=answer, tool_results=(), finish_reason="stop")]
-
-
-def _sum(parts: Sequence[float]) -> float | None:
-    if not parts:
-        return None
-    # NaN and infinity stay as they are, so that tests can see what refuses them.
-    return math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)

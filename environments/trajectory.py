@@ -59,7 +59,6 @@ class Message(CachedJson):
     role: Role
     content: str = ""
     reasoning: str | None = None
-    """Thoughts of a reasoning model (`reasoning_content` or `reasoning`)."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
 
@@ -94,7 +93,7 @@ class Completion:
     row."""
     extends_row: bool = False
     fork: str | None = None
-    """Why the prompt does not continue the open row, in a few words; `None` if it does, or if unknown."""
+    """Cause in a few words if the prompt does not continue the open row; `None`: it does, or unknown."""
     token_ids: tuple[int, ...]
     """The sampled tokens with the stop token, never re-tokenised if `exact`."""
     logprobs: tuple[float, ...] | None
@@ -104,10 +103,10 @@ class Completion:
     prompt_tokens: int | None = None
     """The server's count for the whole prompt, if it returned no ids; `None`: unknown."""
     weight_version: str | None = None
-    """The server's name for the weights: names have no order. Several, if the weights changed meanwhile, are
-    separated by `SEVERAL_VERSIONS`."""
+    """The server's name for the weights, without an order. Several names, if the weights changed meanwhile,
+    are separated by `SEVERAL_VERSIONS`."""
     weight_spans: tuple[WeightSpan, ...] = ()
-    """Where the version changed, if the server reports it."""
+    """Version changes, if the server reports them."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Sampling parameters of the request as JSON values, and `logprobs_mode` if known."""
 
@@ -122,15 +121,11 @@ class Span:
 
 
 class CompactNumbers(Sequence[Number], Generic[Number]):
-    """Numbers of one type, 4 bytes for an id and 8 for a log-probability.
-
-    They read, compare and hash as a tuple.
-    """
+    """Numbers of one type, 4 bytes for an id and 8 for a log-probability; they behave as a tuple."""
 
     __slots__ = ("_values",)
 
     def __init__(self, values: "array[Number]") -> None:
-        """Wrap an array without a copy: the view grows if its owner extends the array."""
         self._values = values
 
     @overload
@@ -159,12 +154,7 @@ class CompactNumbers(Sequence[Number], Generic[Number]):
 
 
 def compact_ids(ids: Iterable[int]) -> CompactNumbers[int]:
-    """Copy token ids.
-
-    Raises:
-        ValueError: if a number has more than 32 bits.
-        TypeError: if an entry is not an integer.
-    """
+    """Copy token ids. Raises ValueError or TypeError if one is not an integer of 32 bits."""
     if isinstance(ids, CompactNumbers):
         ids = ids._values  # pyright: ignore[reportPrivateUsage]  # copied at once, not id by id
     try:
@@ -184,7 +174,7 @@ class TokenRow:
     token_ids: Sequence[int]
     """Stored as `CompactNumbers`, which read and compare as a tuple."""
     logprobs: Sequence[float] | None
-    """As long as `token_ids`, `NOT_SAMPLED` if a token was not sampled; `None`: unknown."""
+    """One per token, `NOT_SAMPLED` if it was not sampled; `None`: unknown."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token_ids", compact_ids(self.token_ids))
@@ -194,15 +184,13 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A slice of a conversation: `trajectory.messages[start:end]`."""
-
     start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condensed:
-    """How condensers shortened the prompt of a turn."""
+    """Effect of condensers on the prompt of a turn."""
 
     cause: str
     """Names of the condensers that changed the prompt, in order: `trim_tool_output, fit_context`."""
@@ -210,7 +198,6 @@ class Condensed:
     tokens_after: int
     is_estimate: bool = False
     seconds: float = 0.0
-    """Excludes the turns of kind `summary`, which have their own times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +209,7 @@ class TurnClock:
     handed_out: int | None
     """When the agent received the completion; `None`: never. It depends on what the model sampled."""
     scored: int
-    """When its reward was computed."""
     unfinished_before: int = 0
-    """Earlier requests without a completion, such as cancelled ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +218,8 @@ class Turn:
 
     index: int
     kind: Literal["act", "summary", "undelivered"] = "act"
-    """`summary`: the model was asked to shorten the conversation. `undelivered`: an act that a recorded agent
-    no longer waited for; it has no reward."""
+    """`summary`: a summary of the conversation. `undelivered`: an act that a recorded agent no longer waited
+    for."""
     message: Message
     tool_results: tuple[ToolResult, ...] = ()
     replies: tuple[Message, ...] = ()
@@ -253,7 +238,7 @@ class Turn:
     replace others."""
     condensed: Condensed | None = None
     fork: str | None = None
-    """Why it starts a new row, see `Completion`."""
+    """Cause of a new row, see `Completion`."""
     thread: int = 0
     without_tools: bool = False
     """Whether no request of its thread so far has offered tools (see `train_threads`)."""
@@ -293,7 +278,6 @@ class Rewards:
     """Per turn, the named parts of its reward."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
     turn_raw: tuple[Mapping[str, float], ...] = ()
-    """Per turn, the unweighted parts of a `Rubric`."""
     outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
     group: float | None = None
     """The part of the outcome that compares siblings (`score_group`)."""
@@ -306,7 +290,6 @@ class Rewards:
 
     @property
     def outcome_parts(self) -> Mapping[str, float]:
-        """The named parts of the outcome; a plain number is named `outcome`."""
         if self.outcome_components or self.outcome is None:
             return self.outcome_components
         return {"outcome": self.outcome}
@@ -329,7 +312,7 @@ class JudgeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCaused:
-    """What the agent broke, so that its outcome is the floor (`failed_score`)."""
+    """Damage by the agent, which makes its outcome the floor (`failed_score`)."""
 
     cause: AgentCause
     error: str
@@ -340,7 +323,6 @@ class AgentRun:
     """The run of a recorded agent."""
 
     error: str = ""
-    """Traceback, or how the command ended; empty: it ended well, or a budget ended it."""
     exit_code: int | None = None
     output: str = ""
     """Start and end of what its command wrote to stdout and stderr."""
@@ -356,12 +338,11 @@ class Artefact:
     turn: int | None = None
     path: str
     digest: str | None = None
-    """SHA-256 of the content, or of a folder's list of files; `None`: not kept."""
     size: int = 0
     """Bytes of the content, also if it exceeded `--env.artefacts_mb`."""
     is_folder: bool = False
     error: str | None = None
-    """Why it could not be read, such as `ENOENT`; with `EFBIG` it was larger than `size`."""
+    """Error such as `ENOENT`; with `EFBIG` the file was larger than `size`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,11 +368,10 @@ class Trajectory:
     rewards: Rewards | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     stale: str | None = None
-    """Why its weights are too old for training. Siblings are still compared with it."""
+    """Reason if its weights are too old for training. Siblings are still compared with it."""
     passed: bool | None = None
     artefacts: tuple[Artefact, ...] = ()
     contents: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False, compare=False)
-    """Contents of artefacts by SHA-256; a record stores them in separate files."""
     judge_calls: tuple[JudgeCall, ...] = ()
     user_calls: tuple[JudgeCall, ...] = ()
     summariser_calls: tuple[JudgeCall, ...] = ()
@@ -438,7 +418,6 @@ class Trajectory:
         return tuple(dict.fromkeys(version for turn in self.turns for version in turn.weight_versions))
 
     def withhold(self, why: str) -> "Trajectory":
-        """Return the trajectory marked as too old for training."""
         return replace(self, stale=why, turns=tuple(replace(turn, trained=False) for turn in self.turns))
 
     @property
@@ -463,9 +442,7 @@ class Failure:
     turns: int
     error_class: str = ""
     where: str | None = None
-    """`file.py:12 in compute_reward` of the user's code that broke; `None` for our own errors."""
     refuses_group: bool = False
-    """Whether siblings cannot be compared without it, so that the group fails."""
     judge_calls: tuple[JudgeCall, ...] = ()
     user_calls: tuple[JudgeCall, ...] = ()
     summariser_calls: tuple[JudgeCall, ...] = ()
@@ -508,7 +485,6 @@ class TrajectoryGroup:
 
     @property
     def stale(self) -> str | None:
-        """Why no trajectory may be trained on (all are stale), or None."""
         reasons = [each.stale for each in self.trajectories]
         return reasons[0] if reasons and None not in reasons else None
 
@@ -539,7 +515,6 @@ class CreditedGroup:
 def drop_sibling(
     trajectory: Trajectory, error_class: str, why: str, *, stop_reason: StopReason | None = None
 ) -> Failure:
-    """Return a scored sibling as a failure, with its calls and times."""
     return Failure(
         sibling=trajectory.sibling,
         stop_reason=stop_reason,
@@ -556,11 +531,7 @@ def drop_sibling(
 
 
 def parse_messages(given: Any, where: str) -> tuple[Message, ...]:
-    """Convert text, one message, or a list of messages of a user.
-
-    Raises:
-        ConfigError: if the value is something else; `where` names its source.
-    """
+    """Convert text, one message, or a list of messages; `where` names the source in a ConfigError."""
     if isinstance(given, str):
         return (Message(role="user", content=_text(given, where)),)
     if not isinstance(given, list | tuple):

@@ -72,19 +72,11 @@ class TurnLevelRewardMixin:
 
     @property
     def counts_unscored_as_0(self) -> bool:
-        """Whether a rollout without any reward scores 0, as in a game that pays single turns.
-
-        False if the class writes `compute_outcome` or sets `missing_outcome`.
-        """
         set_to = getattr(getattr(self, "config", None), "missing_outcome", None)
         return not self.writes_outcome and getattr(self, "missing_outcome", None) is None and set_to is None
 
     def scoring(self) -> "NewScoring":
-        """Override `AgentEnv.scoring`.
-
-        Raises:
-            ConfigError: if the class writes no reward, or one that would never be called.
-        """
+        """Return the scoring by turn rewards; overrides that of `AgentEnv`."""
         if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
             raise ConfigError(
                 f"environment {self.name!r} has no reward; write {', '.join(_HOOKS[:-1])} or {_HOOKS[-1]}"
@@ -131,11 +123,7 @@ class Scoring(Protocol):
         ...
 
     def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
-        """Return the rewards of a rollout that the agent broke: those of turns so far, and `failed_score`.
-
-        Raises:
-            RewardError: if `score_turn` returned an invalid reward.
-        """
+        """Return the rewards of a rollout that the agent broke: those of turns so far, and `failed_score`."""
         ...
 
 
@@ -231,26 +219,13 @@ def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggrega
     return total
 
 
-class ScoresTrajectories(Protocol):
-    """An environment that scores a whole trajectory with one number."""
-
-    name: str
-
-    def compute_reward(
-        self, item: Any, trajectory: Trajectory, ctx: RolloutContext
-    ) -> Reward | Awaitable[Reward]: ...
-
-
 class ScalarScoring:
-    def __init__(
-        self, env: ScoresTrajectories, item: Any, ctx: RolloutContext, call: CallHook = call_hook
-    ) -> None:
+    def __init__(self, env: Any, item: Any, ctx: RolloutContext, call: CallHook = call_hook) -> None:
         self._env, self._item, self._ctx, self._call = env, item, ctx, call
 
     async def on_turn(self, turn: Turn) -> None: ...
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
-        """Use the reward as both outcome and score."""
         hook, where = self._env.compute_reward, f"{where_of(self._ctx)}: compute_reward"
         reward = await self._call("compute_reward", hook, self._item, trajectory, self._ctx)
         # User code may give anything; without turn rewards there would be nothing to learn from.
@@ -266,12 +241,7 @@ class ScalarScoring:
         return Rewards(outcome=failed_score, score=failed_score, outcome_components=parts)
 
 
-def scalar_scoring(env: ScoresTrajectories) -> NewScoring:
-    """Return the scoring of an environment without turn rewards.
-
-    Raises:
-        ConfigError: if the class writes hooks that only the mixin calls.
-    """
+def scalar_scoring(env: Any) -> NewScoring:
     unused = [hook for hook in _TURN_HOOKS if hasattr(env, hook)]
     if unused and not isinstance(env, TurnLevelRewardMixin):
         raise ConfigError(

@@ -34,7 +34,7 @@ class ScoreVerdict(BaseModel):
 
 
 class UnreadableError(ValueError):
-    """The answer has no readable verdict; the message is sent to the judge."""
+    """The answer has no readable verdict."""
 
 
 def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
@@ -42,9 +42,6 @@ def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
 
     If it has text in it, there may be no brace outside of it: a judge that quotes `"} {"score": 1, "x": "`
     without escaping it closes its object there, and the id lands in the second one.
-
-    Raises:
-        UnreadableError: if there is no verdict, or several differ.
     """
     answer = without_reasoning(text)
     fitting: list[VerdictT] = []
@@ -69,7 +66,6 @@ def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
 
 
 def _find_objects(text: str, wanted: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield the innermost JSON object around each mention of the id: begin, end, and content without it."""
     for number, mention in enumerate(re.finditer(rf'"id"\s*:\s*"{wanted}"', text)):
         if number == _MOST_OBJECTS:
             raise UnreadableError(f"there are more than {_MOST_OBJECTS} objects in it")
@@ -173,8 +169,8 @@ class Judging:
         fields = {} if schema is None else schema.model_fields
         if schema is not None and any("id" in (name, each.alias) for name, each in fields.items()):
             raise ConfigError(
-                f"ctx.judge: {schema.__name__} has a field `id`, which is that of the question; name it "
-                "otherwise"
+                f"ctx.judge: {schema.__name__} has a field `id`, which is reserved for the id of the "
+                "question; rename it"
             )
         _check_stand_in(unparsable, schema)
         index = turn.index if isinstance(turn, Turn) else turn
@@ -183,8 +179,8 @@ class Judging:
             return unparsable
         if verdict is None:
             raise AgentCausedError(
-                f"no verdict of the judge can be read: {problem}; ctx.judge(…, unparsable=…) states what "
-                f"counts then",
+                f"no verdict of the judge can be read: {problem}; ctx.judge(…, unparsable=…) sets a result "
+                f"for this case",
                 cause="unusable_answer",
             )
         return verdict.score if isinstance(verdict, ScoreVerdict) and schema is None else verdict

@@ -12,7 +12,6 @@ from tools.errors import GroupRefused, RewardError
 from tools.plain_text import is_utf8
 
 _NO_LIST = (Mapping, Set, str, bytes, bytearray)
-"""Iterables without the order of turns, or without rewards."""
 
 
 def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Reward | None]:

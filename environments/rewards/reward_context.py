@@ -46,7 +46,6 @@ class AgentFiles:
         self._artefacts: dict[tuple[int | None, str, bool], Artefact] = {}
         self.has_sandbox = not isinstance(sandbox, NoSandbox)
         self.turn: int | None = 0
-        """Number of turns scored before; `None` after the last one."""
         self.contents: dict[str, bytes] = {}
 
     @property
@@ -80,7 +79,6 @@ class AgentFiles:
         return data
 
     def add_to(self, trajectory: Trajectory, scored: Sequence[int]) -> Trajectory:
-        """Add the artefacts; `scored` are the indices of turns in the order of scoring."""
         ranks = sorted(scored)
         turns: dict[int | None, int] = {at: ranks.index(index) for at, index in enumerate(scored)}
         artefacts = (

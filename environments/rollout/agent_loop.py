@@ -31,11 +31,7 @@ from tools.waiting import side_by_side
 
 
 def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Message, ...]:
-    """Return the opening: text as one user message after the system prompt, a list of messages unchanged.
-
-    Raises:
-        ConfigError: if the prompt is neither.
-    """
+    """Return the opening: text after the system prompt, or a list of messages unchanged."""
     where = f"environment {env!r}: format_prompt"
     before = (Message(role="system", content=system),) if system and isinstance(prompt, str) else ()
     messages = (*before, *parse_messages(prompt, where))
@@ -45,11 +41,7 @@ def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Mess
 
 
 def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
-    """Return the result of `respond` as messages, without any for `None`.
-
-    Raises:
-        ConfigError: if it is neither text nor messages, is empty, or has a role other than user and system.
-    """
+    """Return the result of `respond` as messages."""
     where = f"environment {env!r}: respond"
     if given is None:
         return ()
@@ -75,12 +67,9 @@ class LoopContext(ToolContext, Protocol):
     """The fields of a rollout's context that a loop reads and writes."""
 
     messages: tuple[Message, ...]
-    """The conversation so far, without summaries; the loop sets it."""
 
     @property
-    def end_reason(self) -> str | None:
-        """Set once the environment has ended the rollout."""
-        ...
+    def end_reason(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +124,6 @@ class AgentLoop:
     calls: HookCalls
     context: LoopContext | None = None
     respond: Callable[[Turn], Awaitable[tuple[Message, ...]]] | None = None
-    """The world's reply after a turn and its tool results."""
     condensers: Sequence[Condenser] = ()
     estimate: TokenEstimate = field(default_factory=lambda: TokenEstimate(ChatMLRenderer.embedded()))
     """Counts tokens for condensers if the policy does not; one for all rollouts of a policy."""

@@ -32,7 +32,6 @@ _NAME_CHARS = 200
 _MOST_KINDS = 1_000
 _NO_FILES = "<frozen ", "<string>"
 _SAYS_ALL = RewardError, UsageError
-"""The message names hook and value; all frames would be ours."""
 _NOT_AWAITED = "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_code` in an `async def` hook?"
 
 
@@ -57,7 +56,7 @@ def blame_agent(error: Exception) -> AgentCaused:
     """
     raised = _all_raised(error)
     causes: list[AgentCause | None] = [_cause_of(each) for each in raised]
-    if causes[0] is None or None in causes:  # one of the author's own, among others
+    if causes[0] is None or None in causes:  # an error of the environment is among them
         raise error
     broken = AgentCaused(cause=causes[0], error=reason_of(raised[0]))
     drop_tracebacks(error)
@@ -81,8 +80,8 @@ def _cause_of(raised: BaseException) -> AgentCause | None:
 def drop_tracebacks(error: BaseException) -> None:
     """Drop the tracebacks of an error and of its causes.
 
-    A frame that holds the error whose traceback it is in forms a cycle, which keeps data such as a 64 MB
-    answer until a full garbage collection.
+    A frame that holds the error of its own traceback forms a cycle, which keeps data such as a 64 MB answer
+    until a full garbage collection.
     """
     left, seen = [error], set[int]()
     while left:
@@ -91,7 +90,7 @@ def drop_tracebacks(error: BaseException) -> None:
             continue
         seen.add(id(each))
         BaseException.with_traceback(each, None)
-        # Not as attributes: an error's own code is user code.
+        # Attribute access could run user code.
         before = [BaseException.__dict__[name].__get__(each) for name in ("__cause__", "__context__")]
         if isinstance(each, BaseExceptionGroup):
             before += BaseExceptionGroup.__dict__["exceptions"].__get__(each)
@@ -102,7 +101,7 @@ def unwrap_user_error(error: BaseException) -> BaseException:
     """Return the error of the environment's code, without `UserCodeBroke` and groups of one error."""
     raised: BaseException = error.__cause__ or error if isinstance(error, UserCodeBroke) else error
     while isinstance(raised, BaseExceptionGroup):
-        # Not as an attribute: a class may have one of its own.
+        # The class may override the attribute.
         several = cast("list[BaseException]", BaseExceptionGroup.__dict__["exceptions"].__get__(raised))
         if len(several) > 1:
             break
@@ -136,12 +135,12 @@ def _message(error: BaseException) -> str:
         if isinstance(error, AttributeError | TypeError) and "coroutine" in message:
             message += _NOT_AWAITED
         return _shorten(message, _ERROR_CHARS)
-    except BaseException as why:  # noqa: BLE001  # an error's own code is user code, too
+    except BaseException as why:  # noqa: BLE001  # `__str__` may be user code
         return f"(its message cannot be had: {type(why).__name__})"
 
 
 def _name(error: BaseException) -> str:
-    # Not as an attribute: a class may have one of its own.
+    # The class may override the attribute.
     return _shorten(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARS)
 
 
@@ -155,14 +154,14 @@ def _where(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, TurnwiseError) or not frames:
         return None
-    # `exit()` and a dataclass's methods are Python code without a file.
+    # `exit()` and methods of dataclasses have no file.
     frames = [frame for frame in frames if not frame.filename.startswith(_NO_FILES)] or frames
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
     return _shorten(place, _NAME_CHARS)
 
 
 def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
-    """Skip the frames before the environment's code; keep all if there is none."""
+    """Skip the frames before the environment's code; without such code keep all."""
     frame, start = trace, trace
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == hook_calls.__file__ and frame.tb_next is not None:
@@ -173,7 +172,7 @@ def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
 
 def _shorten(text: str, max_chars: int) -> str:
     if len(text) > 8 * max_chars:
-        # First roughly: looking through a text of 50 MB for credentials takes seconds.
+        # Searching 50 MB for credentials takes seconds.
         text = f"{text[: 4 * max_chars]} [...] {text[-4 * max_chars :]}"
     text = without_credentials(text)
     if len(text) > max_chars:
@@ -188,8 +187,6 @@ _LOG = logging.getLogger(__name__)
 
 
 class FailureKinds:
-    """Kinds of failures logged so far: the first of a kind is a warning, later ones are debug lines."""
-
     def __init__(self) -> None:
         self._kinds: set[str] = set()
 
@@ -219,7 +216,7 @@ class Boundary:
     ) -> Failure:
         """Return the failure of a rollout; raise a cancellation from outside, or an exit, again."""
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
-            raise error  # out of our own code: that of an environment comes as a `UserCodeBroke`
+            raise error  # ours: an environment's arrives as `UserCodeBroke`
         if isinstance(error, asyncio.CancelledError) and self._waiting.cancelling() > self._cancelled_before:
             raise error
         failure = failure_of(error, sibling=sibling, turns=turns)

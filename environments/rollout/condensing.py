@@ -23,12 +23,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 
 def check_history(given: Any, conversation: Sequence[Entry], where: str) -> History:
-    """Return a condenser's history if a model can continue it.
-
-    Raises:
-        ConfigError: if it is empty or out of order, separates a call from its result, ends with the
-            agent's message, or misquotes the conversation.
-    """
+    """Return a condenser's history if a model can continue it, and it quotes the conversation correctly."""
     entries = check_entries(given, conversation, where)
     if not entries:
         raise ConfigError(f"{where} gave {given!r:.100}; give the entries that the model is to see")
@@ -47,11 +42,6 @@ def check_history(given: Any, conversation: Sequence[Entry], where: str) -> Hist
 
 
 def check_entries(given: Any, conversation: Sequence[Entry], where: str) -> History:
-    """Return entries that can be counted, those of the conversation unchanged.
-
-    Raises:
-        ConfigError: if one is not an entry, or misquotes the conversation.
-    """
     if not isinstance(given, list | tuple):
         raise ConfigError(f"{where} gave {given!r:.100}; give the entries that the model is to see")
     return tuple([_check_entry(entry, conversation, where) for entry in cast("Sequence[Any]", given)])
@@ -155,7 +145,6 @@ class Condensing:
         return await self._with_size(self._request(self._history))
 
     def cause_of_fork(self) -> str | None:
-        """Why the next act does not continue the open row, if condensers are the reason."""
         return self._cause(self._history)
 
     def with_context(self, turn: Turn) -> Turn:
@@ -165,13 +154,7 @@ class Condensing:
         return self._hold(turn, self._history, done)
 
     async def condense(self) -> tuple[Turn, ...]:
-        """Apply the condensers. Return the turns of kind `summary` that they needed.
-
-        `ModelCalls.stopped` is set afterwards if the rollout cannot continue.
-
-        Raises:
-            ConfigError: if a condenser returned something that is not a valid history.
-        """
+        """Apply the condensers. Return the turns of kind `summary` that they needed."""
         started, before = monotonic(), self._history
         try:
             for condenser in self.condensers:
@@ -237,7 +220,6 @@ class Condensing:
         )
 
     async def _with_size(self, request: CompletionRequest) -> CompletionRequest:
-        """Return the request with the number of its prompt tokens, unless they leave no room in a row."""
         size, limit = await self.count.of(request), self.models.budget.max_row_tokens
         if size.row_tokens >= limit:
             why = (
@@ -332,15 +314,9 @@ _NO_SUMMARY = {
 async def model_summary(model: SecondModel, messages: Sequence[Message], *, seed: int) -> str:
     """Return the second model's summary, which may be empty, cut, or a refusal.
 
-    Args:
-        model: the summariser of one rollout.
-        messages: the conversation; the last message asks for the summary.
-        seed: the rollout's.
-
     Raises:
         ContextOverflow: if the model rejects the conversation.
-        SecondModelError: if it gave no answer.
-        NoModelError: if it has neither server nor script.
+        SecondModelError, NoModelError: without an answer.
     """
     *conversation, request = messages
     text = "\n\n".join(map(_as_text, conversation))

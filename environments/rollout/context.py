@@ -51,16 +51,14 @@ History = tuple[Entry, ...]
 
 
 class Asking(Protocol):
-    """What a condenser may ask while it decides, but not afterwards."""
+    """Questions that a condenser may ask while it decides, but not afterwards."""
 
     @property
     def max_tokens(self) -> int:
         """The longest prompt that leaves room for a turn in row and window."""
         ...
 
-    async def tokens(self, history: History) -> int:
-        """Count the tokens of a history's prompt, tools included."""
-        ...
+    async def tokens(self, history: History) -> int: ...
 
     async def text_tokens(self, text: str) -> int:
         """Count the tokens of a text."""
@@ -77,13 +75,7 @@ class Asking(Protocol):
         ...
 
     async def model_summary(self, history: History, request: str) -> str:
-        """Return a summary by a second model (`--summariser.base_url`), which is not trained.
-
-        Raises:
-            SecondModelError: if the model gave no answer.
-            NoModelError: if it has neither server nor script.
-            ContextOverflow: if the model rejects this conversation.
-        """
+        """Return a summary by a second model (`--summariser.base_url`), which is not trained."""
         ...
 
 

@@ -60,10 +60,10 @@ class Hooks:
     agent: Command | None = None
     """Program that plays instead of the loop with `tools`; its requests to the endpoint are recorded."""
     other_models: Mapping[str, str] = {}
-    """For a recorded agent: further model names, each with the second model that answers (`judge`, `user`,
+    """Further model names of a recorded agent, each with the second model that answers (`judge`, `user`,
     `summariser`). Such calls are recorded, but not trained."""
     train_threads: TrainThreads = "all"
-    """For a recorded agent: `with_tools` excludes a thread from training until a request offers tools."""
+    """`with_tools` excludes a recorded agent's thread from training until a request offers tools."""
     own_thread: bool = False
     """Whether all `def` code of a rollout shares one thread even if `prepare` is `async def`."""
     scripted_solves: bool = False

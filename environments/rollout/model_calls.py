@@ -40,10 +40,9 @@ class Budget:
     """Acts; turns of kind `summary` do not count."""
     max_tokens_per_turn: int
     token_budget: int
-    """Tokens sampled in all turns together."""
     max_row_tokens: int
-    """A completion that would make its row longer is discarded and ends the rollout. One that was cut at this
-    limit is kept and ends the rollout, too."""
+    """A completion that would make its row longer is discarded; one that was cut at this limit is kept. Both
+    end the rollout."""
     timeout_s: float
     """Wall clock, tool time included."""
     tool_timeout_s: float
@@ -59,30 +58,7 @@ class Budget:
 
 
 def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env: str = "") -> Budget:
-    """Return the limits of one rollout: the smaller one of each setting and the item's limit.
-
-    Args:
-        config: the settings.
-        limits: the result of `limits_for`.
-        env: the environment's name.
-
-    Raises:
-        ConfigError: if the limits are not a mapping, or a name or a value is invalid.
-    """
-    spent = {name: min(getattr(config, name), limit) for name, limit in _checked_limits(limits, env).items()}
-    smaller = config.model_copy(update=spent)
-    return Budget(
-        max_turns=smaller.max_turns,
-        max_tokens_per_turn=smaller.max_tokens_per_turn,
-        token_budget=smaller.token_budget,
-        max_row_tokens=smaller.max_token_length,
-        timeout_s=smaller.rollout_timeout_s,
-        tool_timeout_s=smaller.tool_timeout_s,
-        tool_output_chars=smaller.tool_output_chars,
-    )
-
-
-def _checked_limits(limits: Any, env: str) -> Mapping[str, float]:
+    """Return the smaller one of each setting and the item's limit, which `limits_for` returned."""
     where = f"environment {env!r}: limits_for gave"
     if not isinstance(limits, Mapping):
         raise ConfigError(f'{where} {limits!r:.100}; give a mapping such as {{"max_turns": 6}}')
@@ -95,7 +71,17 @@ def _checked_limits(limits: Any, env: str) -> Mapping[str, float]:
         wrong = error.errors()[0]
         name = wrong["loc"][0]
         raise ConfigError(f"{where} {name} {given[name]!r:.100}: {wrong['msg']}") from None
-    return {name: getattr(checked, name) for name in given}
+    spent = {name: min(getattr(config, name), getattr(checked, name)) for name in given}
+    smaller = config.model_copy(update=spent)
+    return Budget(
+        max_turns=smaller.max_turns,
+        max_tokens_per_turn=smaller.max_tokens_per_turn,
+        token_budget=smaller.token_budget,
+        max_row_tokens=smaller.max_token_length,
+        timeout_s=smaller.rollout_timeout_s,
+        tool_timeout_s=smaller.tool_timeout_s,
+        tool_output_chars=smaller.tool_output_chars,
+    )
 
 
 class Stopped(Exception):
@@ -106,13 +92,10 @@ class Stopped(Exception):
 class Sampled:
     turn: Turn
     had_no_room: bool
-    """Whether it was cut because its row, or the model's window, is full."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ModelCalls:
-    """Calls the policy for one rollout, and keeps its rows, its token budget and its clock."""
-
     policy: Policy
     tools: tuple[ToolSpec, ...]
     budget: Budget
@@ -155,8 +138,8 @@ class ModelCalls:
             messages: the prompt.
             position: number of messages in the whole conversation.
             kind: of the turn.
-            goes_on: whether `messages` begin with the open row's.
-            thread: rows of another conversation, see `another_thread`.
+            goes_on: whether the prompt begins with the open row.
+            thread: rows of another conversation.
         """
         return CompletionRequest(
             messages=messages,
@@ -170,11 +153,7 @@ class ModelCalls:
         )
 
     async def sample(self, request: CompletionRequest, *, rewritten: str | None = None) -> Sampled:
-        """Sample a turn.
-
-        Args:
-            request: made by `request`.
-            rewritten: why it does not continue the open row, if so.
+        """Sample a turn; `rewritten` says why its prompt does not continue the open row.
 
         Raises:
             Stopped: if no room, token or time is left.
@@ -226,11 +205,7 @@ class ModelCalls:
         self.stopped, self.stopped_by = None, ""
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """Return a checked completion, which is not in a row yet.
-
-        Raises:
-            Stopped, PolicyError: as for `sample`.
-        """
+        """Return a checked completion, which is not in a row yet; raises as `sample` does."""
         if self.stopped is not None:
             raise Stopped
         row_tokens = 0 if request.row is None else request.row.size

@@ -27,7 +27,7 @@ class TokenEstimate:
     def __init__(self, renderer: ChatMLRenderer) -> None:
         self._renderer = renderer
         self._prompts = _Ratios()
-        self._additions = _Ratios()
+        self.additions = _Ratios()
         self._gives_no_counts = False
         self._is_told = False
 
@@ -45,16 +45,13 @@ class TokenEstimate:
         return ceil(ours * self._ratio(self._prompts, ours))
 
     def of_addition(self, ours: int) -> int:
-        return ceil(ours * self._ratio(self._additions if self._additions.are_known else self._prompts, ours))
+        return ceil(ours * self._ratio(self.additions if self.additions.by_size else self._prompts, ours))
 
     def learn_prompt(self, ours: int, counted: int | None) -> None:
         if counted is None:
             self._gives_no_counts = True
         else:
             self._prompts.add(ours, counted)
-
-    def learn_addition(self, ours: int, counted: int) -> None:
-        self._additions.add(ours, counted)
 
     def tell(self, policy: str) -> None:
         if not self._is_told:
@@ -65,32 +62,22 @@ class TokenEstimate:
             )  # fmt: skip
 
     def _ratio(self, ratios: "_Ratios", ours: int) -> float:
-        known = ratios.largest_near(ours)
-        if known is not None:
-            return known
-        # Before the first answer there is nothing but the opening, which nothing could make shorter.
-        return _UNKNOWN if self._gives_no_counts else 1.0
+        if not ratios.by_size:
+            # Before the first answer there is only the opening, which no condenser can shorten.
+            return _UNKNOWN if self._gives_no_counts else 1.0
+        size = _size(max(1, ours))
+        return max(ratios.by_size[min(ratios.by_size, key=lambda each: abs(each - size))])
 
 
 class _Ratios:
     """Tokens of the model per token of ours by size, since fixed additions weigh less in long prompts."""
 
     def __init__(self) -> None:
-        self._by_size: dict[int, deque[float]] = {}
-
-    @property
-    def are_known(self) -> bool:
-        return bool(self._by_size)
+        self.by_size: dict[int, deque[float]] = {}
 
     def add(self, ours: int, counted: int) -> None:
         if ours > 0:
-            self._by_size.setdefault(_size(ours), deque(maxlen=_KEPT)).append(counted / ours)
-
-    def largest_near(self, ours: int) -> float | None:
-        if not self._by_size:
-            return None
-        size = _size(max(1, ours))
-        return max(self._by_size[min(self._by_size, key=lambda each: abs(each - size))])
+            self.by_size.setdefault(_size(ours), deque(maxlen=_KEPT)).append(counted / ours)
 
 
 def _size(ours: int) -> int:
@@ -129,9 +116,6 @@ class PromptTokens:
         """Return the size of a request's prompt.
 
         A prompt that no row could hold counts one token per character, so that counting has a bound.
-
-        Raises:
-            PolicyError: if the policy's own count is invalid.
         """
         self._is_asked = True
         row_tokens = 0 if request.row is None else len(request.row.token_ids)
@@ -164,7 +148,7 @@ class PromptTokens:
         if completion.exact:
             counted = len(completion.prompt_ids)
             if completion.extends_row and request.row is not None:
-                self._estimate.learn_addition(await self._estimate.ours(new_messages(request)), counted)
+                self._estimate.additions.add(await self._estimate.ours(new_messages(request)), counted)
                 counted += len(request.row.token_ids)
         ours = await self._ours(request)
         self._estimate.learn_prompt(ours, counted)

@@ -25,19 +25,17 @@ from tools.errors import PolicyError
 from tools.plain_text import is_utf8
 
 UNEXPLAINED_FORK = "template"
-"""Cause of a fork that the policy does not explain: the server's prompt does not continue the row."""
+"""Cause of a fork that the policy does not explain: the server's template."""
 LARGEST_LOGPROB = 1e-3
-"""A log-probability is at most 0; rounding errors of servers stay below this."""
 LARGEST_VOCABULARY = 2**31
-"""Trainers keep ids in 32 bits, and a negative one could be `IGNORED`."""
 _NOT_SAMPLED = array("d", [NOT_SAMPLED])
 
 
 class RowBuilder:
     """Grows the token rows of one rollout.
 
-    A prompt that starts with everything the open row holds extends that row. Any other prompt (history was
-    rewritten, a template dropped something) forks: a new row starts and the old one stays as it was.
+    A prompt that starts with the whole open row extends it. Any other prompt (history was rewritten, a
+    template dropped something) forks: a new row starts.
     """
 
     def __init__(self, others: "RowBuilder | None" = None) -> None:
@@ -50,9 +48,9 @@ class RowBuilder:
         """Add a checked completion and return the span of its sampled tokens.
 
         Args:
-            completion: with `extends_row`, its prompt holds only what follows the open row.
-            messages: how many messages the row holds afterwards, the completion's own included.
-            rewritten: why the prompt does not continue the open row, if that is known beforehand.
+            completion: with `extends_row`, its prompt has only the ids after the open row.
+            messages: number of messages in the row afterwards.
+            rewritten: why the prompt does not continue the open row, if known beforehand.
         """
         completion = completion if rewritten else _extend(completion, self.open)
         self.fork = None
@@ -92,8 +90,7 @@ def _extend(completion: Completion, row: OpenRow | None) -> Completion:
 def check_completion(given: object, request: CompletionRequest, *, vocabulary_size: int | None) -> Completion:
     """Return a policy's completion if its row, the record and a trainer can hold it.
 
-    If the whole prompt continues the request's row, only the ids after the row are checked and kept. Ids
-    made from text may be more than `max_tokens`, which another tokenizer counted.
+    Of a prompt that continues the request's row, only the ids after the row are kept.
 
     Raises:
         PolicyError: with what is wrong, the value, and what is possible.

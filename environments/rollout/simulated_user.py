@@ -36,7 +36,7 @@ class SimulatedUser:
     """
 
     SATISFIED: ClassVar[str] = "the user is satisfied"
-    """End reason if the user has what they want: the one that an outcome should reward."""
+    """End reason of a satisfied user: the one that an outcome should reward."""
     GAVE_UP: ClassVar[str] = "the user gave up"
     OUT_OF_REPLIES: ClassVar[str] = "the user is out of replies"
     UNUSABLE: ClassVar[str] = "the user gives no usable answer"
@@ -54,10 +54,10 @@ class SimulatedUser:
         """Configure a kind of user.
 
         Args:
-            done: mark of a user who has what they want.
-            gave_up: mark of a user who gives up.
-            votes: marks by which the user judges the agent's last message, with their values, such as
-                `{"👍": 1.0, "👎": -1.0}`: the metric `user_vote` of that turn.
+            done: mark of a satisfied user.
+            gave_up: mark of a user that gives up.
+            votes: marks that judge the agent's last message, with their values, such as `{"👍": 1.0, "👎":
+                -1.0}`: the metric `user_vote` of that turn.
             max_replies: number of replies after which the rollout ends.
             instructions: system message of the model, with `{persona}`, `{done}`, `{gave_up}` and
                 `{votes}` as placeholders.
@@ -93,8 +93,7 @@ class SimulatedUser:
         """Return the user's first message for `format_prompt`; a cut one if there is no whole one.
 
         Raises:
-            SecondModelError: if the model returned none. No agent was involved.
-            NoModelError: if there is neither a server nor a script.
+            SecondModelError: if the model returned none.
         """
         conversation = (self._system(persona), Message(role="user", content=_BEGINS))
         problems: list[str] = []
@@ -116,8 +115,7 @@ class SimulatedUser:
         `ctx.end_reason` is then a constant of this class.
 
         Raises:
-            SecondModelError: if the model cannot be reached, or returned nothing usable in three groups.
-            NoModelError: if there is neither a server nor a script.
+            SecondModelError: if the model cannot be reached, or failed in three groups.
         """
         replies = ctx.user_replies.get(id(self), 0)
         if replies >= self.max_replies:
@@ -145,7 +143,6 @@ class SimulatedUser:
     async def _answers(
         self, ctx: RolloutContext, conversation: Sequence[Message], number: int
     ) -> AsyncIterator[tuple[str, Sequence[str], str | None]]:
-        """Yield answers with other seeds: text, marks from the last one on, and the problem."""
         for attempt in range(TRIES):
             seed = (ctx.seed + TRIES * number + attempt) % 2**31
             answer = await ctx.user_model.ask(conversation, seed=seed)

@@ -99,7 +99,7 @@ def fresh_machine() -> Generator[None]:
 
 
 class Control:
-    """Whether the tests of one task give a verdict over the clean image. A positive answer is kept."""
+    """Whether the tests of one task give a verdict over the clean image."""
 
     def __init__(self) -> None:
         self._running, self._has_verdict, self._runs = asyncio.Lock(), False, 0

@@ -35,9 +35,9 @@ class Command:
 
     Its environment has only `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`,
     `TURNWISE_MODEL`, `PATH`, `LANG`, a `HOME`, and the variables of `env`. On the host it runs as our own
-    user; relative paths start at the working directory, `python` is the interpreter that runs Turnwise, and
-    `HOME`, `TMPDIR` and XDG folders belong to the rollout (caches of npm, pip and uv to the user). In the
-    sandbox it starts in the workspace, Python is `python3`, and the endpoint is the only network.
+    user with its own `HOME`, `TMPDIR` and XDG folders; relative paths start at the working directory, and
+    `python` is the interpreter that runs Turnwise. In the sandbox it starts in the workspace, Python is
+    `python3`, and the endpoint is the only network.
     """
 
     argv: Sequence[str]
@@ -46,12 +46,10 @@ class Command:
     read_only: Sequence[str] = ()
     """Folders of the host that the sandbox shows at the same paths, such as a virtual environment."""
     prompt: PromptAs = "argument"
-    """How it receives the result of `format_prompt`: as its last argument, on standard input, or not at
-    all."""
+    """Receives the result of `format_prompt` as its last argument, on standard input, or not at all."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Further environment variables."""
     train_threads: TrainThreads = "all"
-    """`with_tools`: do not train threads whose requests offer no tools, as for an environment."""
+    """`with_tools`: see `train_threads` of an environment."""
     share_home: bool = False
     """Whether home and XDG folders on the host are the user's, for a program that is logged in there."""
 
@@ -121,8 +119,6 @@ def host_path() -> str:
 
 
 class HookPlayer:
-    """The hook `play`, on the event loop or on its own thread."""
-
     output = b""
 
     def __init__(self, play: Callable[[], Awaitable[Any]]) -> None:
@@ -137,8 +133,6 @@ class HookPlayer:
 
 
 class HostPlayer:
-    """A command on the host."""
-
     def __init__(self, command: Command, prompt: str) -> None:
         self._command, self._prompt = command, prompt
         self._head, self._tail = bytearray(), bytearray()
@@ -153,11 +147,6 @@ class HostPlayer:
         return None
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Run the command; at its end, or when cancelled, end all processes that it started.
-
-        Raises:
-            ConfigError: if it cannot be started.
-        """
         async with own_folder() as folder:
             command = self._command
             home = home_variables(folder, shares_home=command.share_home)
@@ -166,7 +155,7 @@ class HostPlayer:
             return await self._run(guard_command(command.with_prompt(self._prompt), folder), env)
 
     async def _run(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
-        # A file and a pipe of our own: with one of asyncio's, a child that holds it open delays the end.
+        # With a pipe of asyncio, a child that holds it open would delay the end.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(self._prompt.encode() if self._command.prompt == "stdin" else b"")
             stdin.seek(0)
@@ -205,7 +194,7 @@ class HostPlayer:
 
 
 # Runs in the sandbox as the agent's user, in a fork of its supervisor: starts the agent, returns at once, and
-# reports over a socket of its own when it has ended. A report that never comes is an agent that was killed.
+# reports over a socket when it has ended. Without a report the agent was killed.
 _RUNNER = r"""
 import json, os, socket, subprocess, sys, threading
 task = json.load(sys.stdin)
@@ -246,8 +235,6 @@ os._exit(0)
 
 
 class SandboxPlayer:
-    """A command in the rollout's sandbox, which reaches the endpoint on the sandbox's loopback."""
-
     def __init__(self, command: Command, prompt: str, sandbox: Sandbox) -> None:
         self._command, self._prompt, self._sandbox = command, prompt, sandbox
         self.output = b""
@@ -256,12 +243,7 @@ class SandboxPlayer:
         return await listener_of(self._sandbox)
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Run the command; when cancelled, end its process group.
-
-        Raises:
-            RolloutError: if it does not start.
-            SandboxError: if the sandbox is broken.
-        """
+        """Run the command; when cancelled, end its process group."""
         command = self._command
         with await listener_of(self._sandbox) as listening:
             listening.setblocking(False)
@@ -303,11 +285,7 @@ class SandboxPlayer:
 
 
 async def listener_of(sandbox: Sandbox) -> socket.socket:
-    """Return a socket that listens on the loopback of a sandbox and is accepted here.
-
-    Raises:
-        IsolationError: if the sandbox has another network, or nothing can listen there.
-    """
+    """Return a socket that listens on the loopback of a sandbox and is accepted here."""
     if isinstance(sandbox, NoSandbox):
         raise ConfigError(
             "agent: where='sandbox' needs one, and `sandbox` is 'none'; choose --env.sandbox local"

@@ -1,7 +1,7 @@
 """The conversations of one recorded agent: its requests continue, fork or begin threads.
 
-Two messages are equal, whatever client wrote them, if role, text and calls are: arguments as JSON, missing
-content as empty, without reasoning, and with call ids renamed one to one.
+Messages are equal if role, text and calls are: arguments as JSON, missing content as empty, without
+reasoning, call ids renamed one to one.
 """
 
 import hashlib
@@ -27,8 +27,6 @@ _LONG_CHARS = 1_000_000
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Thread:
-    """One conversation of an agent, with at most one request in flight."""
-
     number: int
     rows: RowBuilder
     seed: int
@@ -60,9 +58,7 @@ class Match:
     """The request's messages, with our ids of calls."""
     parsed: list[tuple[Message, ...]]
     common: int
-    """Number of messages that the thread has already."""
     goes_on: bool
-    """Whether the request continues the whole thread."""
     is_reserialised: bool
     """Whether the agent returned the last completion in other bytes than it received."""
 
@@ -94,11 +90,6 @@ def thread_seed(seed: int, key: str, ordinal: int, *, prompt_key: str | None) ->
 
 
 def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
-    """Return the thread that a request continues or forks, or None if it begins another.
-
-    Raises:
-        Refused: if a message is invalid.
-    """
     parsed = _parse(threads, request.entries)
     messages = [message for entry in parsed for message in entry]
     if messages[-1].role == "assistant":
@@ -222,7 +213,7 @@ def after_turn(thread: Thread, found: Match) -> Sequence[Message]:
 
 
 def advance(thread: Thread, found: Match, request: AgentRequest) -> None:
-    if not found.goes_on:  # turns before keep the list that they were taken in
+    if not found.goes_on:  # earlier turns keep their list
         thread.seen = thread.seen[: found.common]
     thread.seen.extend(found.messages[found.common :])
     thread.written = found.messages
@@ -248,7 +239,6 @@ Seen = tuple[list[Message], int]
 
 
 def with_contexts(turns: Sequence[Turn], seen: Sequence[Seen], prompt: Sequence[Message]) -> list[Turn]:
-    """Return the turns with their prompts, unless that is the whole trajectory so far."""
     indices: defaultdict[Message, list[int]] = defaultdict(list)
     views: dict[int, _View] = {}
     found: list[Turn] = []
@@ -272,9 +262,8 @@ class _View:
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
         self._parts: list[Kept | Message] = []
-        """Slices of the conversation, and messages that differ from it."""
         self._ends = [(0, 0)]
-        """For the first 0, 1, 2, … messages: the number of parts, and where they end in the conversation."""
+        """Entry n: the number of parts of the first n messages, and their end in the conversation."""
 
     def first(self, count: int, indices: Mapping[Message, Sequence[int]]) -> tuple[Kept | Message, ...]:
         for message in self._messages[len(self._ends) - 1 : count]:

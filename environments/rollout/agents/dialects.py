@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import orjson
 
@@ -60,37 +60,6 @@ class Reply:
     prompt_tokens: int
     completion_tokens: int
     created: int
-
-
-class Dialect(Protocol):
-    """One of the APIs."""
-
-    def read(self, body: bytes) -> AgentRequest:
-        """Parse a request.
-
-        Raises:
-            Refused: if it cannot be honoured.
-        """
-        ...
-
-    def reply(self, reply: Reply) -> dict[str, Any]:
-        """Return a reply as JSON object."""
-        ...
-
-    def events(self, reply: Reply, *, with_usage: bool) -> bytes:
-        """Return a reply as the events of a whole stream."""
-        ...
-
-    def error(self, refused: Refused) -> dict[str, Any]:
-        """Return an error as JSON object."""
-        ...
-
-    def error_event(self, refused: Refused) -> bytes:
-        """Return an error in a stream that has begun."""
-        ...
-
-    ping: bytes
-    """Keeps a stream open while the model samples."""
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
@@ -259,7 +228,7 @@ class AnthropicMessages:
                     f"{where}: tools of type {kind!r} are not supported; give it an input_schema",
                     param=where,
                 )
-        if "thread" in fields:  # its client goes on with whole histories then
+        if "thread" in fields:  # the client then falls back to whole histories
             details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
             raise Refused(
                 "stateful threads are not supported; send the whole history", param="thread", details=details
@@ -329,4 +298,5 @@ def _event(fields: Mapping[str, Any]) -> bytes:
     return b"event: " + str(fields["type"]).encode() + b"\ndata: " + orjson.dumps(fields) + b"\n\n"
 
 
+Dialect = ChatCompletions | AnthropicMessages
 CHAT, MESSAGES = ChatCompletions(), AnthropicMessages()

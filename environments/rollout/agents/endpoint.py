@@ -66,19 +66,16 @@ class Recorded(Protocol):
     """One rollout, as the endpoint sees it."""
 
     models: Sequence[str]
-    """Model names that its agent may use."""
     secrets: Sequence[bytes]
     """Texts that must reach neither the model nor the record."""
 
-    def note_refusal(self, problem: str) -> None:
-        """Count a refused request."""
-        ...
+    def note_refusal(self, problem: str) -> None: ...
 
     async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
         """Return the completion of a request.
 
         Raises:
-            Refused: if there is none.
+            Refused: if the request fails.
             ConnectionResetError: if the agent no longer waits for it.
         """
         ...
@@ -112,23 +109,23 @@ class EndpointServer:
         answers = recorded(key)
         port = _Port(answers, key, self._parser)
         with sock or socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listening:
-            # In a context of its own: requests belong to no one's hooks.
+            # With an empty context: requests are not part of a hook.
             accepting = asyncio.get_running_loop().create_task(port.accept(listening), context=Context())
             try:
                 base_url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
                 yield answers, AgentEndpoint(base_url=base_url, api_key=key, model=model)
             finally:
                 port.is_open = False
-                # Not by a cancellation: one that meets a connection in the same turn of the loop loses it.
+                # A cancellation could lose a connection that arrives in the same iteration of the loop.
                 try:
                     listening.shutdown(socket.SHUT_RDWR)
-                except OSError:  # macOS has it for connections alone
+                except OSError:  # on macOS only connections can be shut down
                     accepting.cancel()
                 port.close()
                 await asyncio.wait({accepting})
                 port.close()
                 if not accepting.cancelled():
-                    accepting.result()  # raises what has ended it
+                    accepting.result()  # raises its error
 
 
 class _Connection(web.RequestHandler):
@@ -148,7 +145,7 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        with suppress(AttributeError):  # of another event loop, which may choose
+        with suppress(AttributeError):  # another event loop may lack it
             transport.max_size = _READ_BYTES  # pyright: ignore[reportAttributeAccessIssue]  # asyncio's
         self._port.connections.add(self)
 
@@ -193,7 +190,7 @@ class _Port:
             try:
                 accepted, _ = await loop.sock_accept(listening)
             except OSError:
-                if self.is_open:  # this process has no descriptor left
+                if self.is_open:  # no file descriptor left
                     await asyncio.sleep(_WAIT_S)
                 continue
             try:
@@ -258,7 +255,7 @@ class _Port:
                 return _json(dialect.error(refused), refused.status)
             await response.write(dialect.error_event(refused))
         except ConnectionError:
-            pass  # nobody waits for it
+            pass  # the agent is gone
         return response
 
     def _refuse_others(self, request: BaseRequest) -> None:

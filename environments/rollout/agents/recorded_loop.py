@@ -1,7 +1,6 @@
 """The loop of a recorded agent: its requests become turns, scored as soon as their results are known."""
 
 import asyncio
-import socket
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -10,13 +9,14 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import count_chars
 from environments.policy.second_models import SecondModel
 from environments.rewards.reward_context import AgentEndpoint, RolloutContext
 from environments.rollout.agent_loop import LoopResult
+from environments.rollout.agents.command import HookPlayer, HostPlayer, SandboxPlayer
 from environments.rollout.agents.conversation import (
     FORK,
     Match,
@@ -69,23 +69,6 @@ _WHY_OVER = {
 }
 
 
-class Player(Protocol):
-    """Runs the agent: a hook, or a command."""
-
-    async def listener(self) -> socket.socket | None:
-        """Return a socket for its requests, or None if it reaches our loopback."""
-        ...
-
-    async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Run the agent to its end and return a command's exit code. When cancelled, end the agent."""
-        ...
-
-    @property
-    def output(self) -> bytes:
-        """Output so far."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Asked:
     request: AgentRequest
@@ -109,7 +92,7 @@ class _Asked:
 class RecordedLoop:
     """One rollout of a recorded agent, with the interface of `AgentLoop`."""
 
-    player: Player
+    player: HookPlayer | HostPlayer | SandboxPlayer
     server: EndpointServer
     calls: ModelCalls
     context: RolloutContext
@@ -129,7 +112,6 @@ class RecordedLoop:
     """Set when a request was refused because the rollout is over."""
     _sampling: "set[asyncio.Task[None]]" = field(default_factory=set["asyncio.Task[None]"], init=False)
     _lost: Exception | None = field(default=None, init=False)
-    """Error of the last request, if the agent is not the cause."""
     _overflow: str | None = field(default=None, init=False)
     _context: Context = field(init=False)
     _prompt_key: str | None = field(init=False)
@@ -154,7 +136,7 @@ class RecordedLoop:
         self._prompt_key = opening_key(self.prompt) if self.prompt else None
         self.models = (self.calls.policy.name, *self.others)
 
-    # What a rollout reads.
+    # Interface of a loop.
 
     def break_off(self, caused: AgentCaused) -> list[Turn]:
         is_lost = caused.cause == "sandbox_lost"
@@ -165,9 +147,6 @@ class RecordedLoop:
         """Return the finished rollout, its turns in the order of their requests.
 
         The order of their ends would depend on the lengths of completions. Overlapping turns have clocks.
-
-        Raises:
-            RolloutError: if the agent received no completion.
         """
         if not self._handed_out:
             raise RolloutError("the agent's sandbox was lost before it received a completion")
@@ -295,7 +274,7 @@ class RecordedLoop:
             self.stop_reason = StopReason.CONTEXT_OVERFLOW
         else:
             self.stop_reason = StopReason.AGENT_ERROR if self.agent.error else StopReason.COMPLETED
-        if self.stop_reason is not StopReason.AGENT_ERROR:  # it met the end that it was told of
+        if self.stop_reason is not StopReason.AGENT_ERROR:  # it stopped at our refusal
             self.agent = replace(self.agent, error="")
 
     # The endpoint.
@@ -306,17 +285,12 @@ class RecordedLoop:
 
     def note_refusal(self, problem: str) -> None:
         if self.agent is not None:
-            return  # it has ended, and reads no refusal
+            return  # the agent has ended
         self._counts["refused"] += 1
         self._refused = f"{self._counts['refused']} requests were refused, the last with {problem}"
 
     async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
-        """Return the completion of a request; a retry gets the existing one.
-
-        Raises:
-            Refused: if the rollout is over, the request is invalid, or the policy has no completion.
-            ConnectionResetError: if the agent no longer waits for it.
-        """
+        """Return the completion of a request; a retry gets the existing one."""
         if request.model in self.others:
             return await self._other(request, self.others[request.model])
         asked = self._find_retried(request, connection)
@@ -369,7 +343,7 @@ class RecordedLoop:
         thread.is_rewritten |= not found.goes_on or tools != thread.tools
         thread.tools, thread.has_tools = tools, thread.has_tools or bool(tools)
         self._give_up(self._last.get(thread.number))
-        self._first_tools = self._first_tools or tools  # a title may be asked for without any
+        self._first_tools = self._first_tools or tools  # the first request may ask for a title
         turn, thread.open_turn = thread.open_turn, None
         if turn is not None:
             waited = monotonic() - self._handed_at[turn.index]
@@ -419,7 +393,7 @@ class RecordedLoop:
             scored = asyncio.get_running_loop().create_future()
             self._queue.put_nowait((before, scored))
             await asyncio.wait({scored}, timeout=max(0.0, self.calls.deadline - monotonic()))
-            if not scored.done():  # the agent waits for us, and is told so
+            if not scored.done():  # the agent still waits for its completion
                 self.calls.stop(StopReason.TIME_BUDGET)
         thread, prompt = asked.found.thread, self._admit(asked)
         started, completion = monotonic(), None
@@ -457,11 +431,6 @@ class RecordedLoop:
         )
 
     def _admit(self, asked: _Asked) -> CompletionRequest:
-        """Return the policy's request. Rewards from now on count for its turn.
-
-        Raises:
-            Refused: if the rollout is over.
-        """
         if self.context.end_reason is not None:
             self.calls.stop(StopReason.ENDED)
         elif self._admitted >= self.calls.budget.max_turns:
@@ -549,7 +518,7 @@ class RecordedLoop:
         return turn
 
     def _collect_unscored(self) -> list[Turn]:
-        """Return the turns not scored yet, after those whose completion was never returned."""
+        """Return the turns not scored yet, undelivered ones first."""
         for asked in self._last.values():
             self._give_up(asked)
         while not self._queue.empty():

@@ -33,13 +33,12 @@ from tools.time_profile import Profiler, TimeProfile, copy_profile, inherit_prof
 from tools.waiting import to_the_end
 
 END: Final = object()
-"""Result of the next step of a finished generator."""
 _CANCEL_S = 5.0
-"""How long to wait for cancelled code; then it is abandoned."""
+"""Wait for cancelled code; then it is abandoned."""
 _KILL_S = 5.0
-"""How long a sandbox may take to end a command whose limit and its caller's expire together."""
+"""Extra time if a sandbox is ending a command with the same limit as its caller."""
 _CLOSE_S = 30.0
-"""How long to wait for a sandbox to close; then it closes while other rollouts continue."""
+"""Wait for a sandbox to close; then it closes while other rollouts continue."""
 _POLL_S = 0.1
 
 _LOG = logging.getLogger(__name__)
@@ -52,7 +51,6 @@ class InFlight:
     sibling: int
     started: float = field(default_factory=monotonic)
     doing: str = "starting"
-    """`prepare`, `model, turn 3`, `tool terminal, turn 3`, `compute_reward`, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +71,6 @@ class Ended:
     error: BaseException | None = None
 
     def result(self) -> Any:
-        """Return the value or raise the error.
-
-        Raises:
-            UserCodeBroke: from an error that would act as our own signal: a cancellation, an exit, the
-                end of an iterator.
-        """
         if self.error is None:
             return self.value
         if isinstance(self.error, StopIteration | StopAsyncIteration) or not isinstance(
@@ -114,7 +106,7 @@ def end_of(task: "asyncio.Task[Ended]") -> Ended:
 
 
 def _end_fork_of(process: int) -> None:
-    if os.getpid() != process:  # the code forked, and the child came back: one process has this run
+    if os.getpid() != process:  # the child of a fork in the code
         os._exit(1)
 
 
@@ -131,15 +123,15 @@ IN_USER_CODE: ContextVar[UserCode | None] = ContextVar("turnwise_in_user_code", 
 """Set in the context of hooks, tools and policies, which their tasks inherit."""
 
 
-class CodeExit(Exception):  # named like the `SystemExit` that it stands for
+class CodeExit(Exception):
     """`SystemExit` or `KeyboardInterrupt` in a task that an environment's code created."""
 
 
 class ContainedCoroutine(Coroutine[Any, Any, Any]):
-    """A coroutine of an environment's code whose exit becomes an error.
+    """A coroutine of an environment's code; its exit becomes an error.
 
-    Asyncio lets `SystemExit` of any task leave the loop before the awaiting task can catch it, and
-    `asyncio.run` waits for tasks that swallow their cancellation; such a task can be given up.
+    Asyncio lets `SystemExit` of any task leave the loop, and `asyncio.run` waits for tasks that swallow their
+    cancellation; such a task can be given up.
     """
 
     def __init__(self, coro: Any, code: UserCode) -> None:
@@ -160,7 +152,7 @@ class ContainedCoroutine(Coroutine[Any, Any, Any]):
         return self._coro.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._coro, name)  # `cr_frame` and its like, for what looks at tasks
+        return getattr(self._coro, name)  # `cr_frame` and others, for code that inspects tasks
 
 
 def _convert_exit(step: Callable[..., Any], *args: Any) -> Any:
@@ -171,7 +163,7 @@ def _convert_exit(step: Callable[..., Any], *args: Any) -> Any:
 
 
 def rollout_at(loop: asyncio.AbstractEventLoop) -> InFlight | None:
-    """Return the rollout whose code runs in the event loop now, or None; callable from any thread."""
+    """Return the rollout that runs in the event loop now, or None; callable from any thread."""
     task = asyncio.current_task(loop)
     coro = None if task is None else task.get_coro()
     return coro.code.in_flight if isinstance(coro, ContainedCoroutine) else None
@@ -182,7 +174,7 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
     if not _is_ours(make, _make_task):
         loop.set_task_factory(partial(_make_task, make))
     if not _is_ours(loop.run_in_executor, _run_in_executor):
-        # A pool that blocked calls of an environment have filled would be there for nothing else.
+        # Blocked calls of an environment would fill the default pool.
         run = partial(_run_in_executor, loop.run_in_executor)
         loop.run_in_executor = run  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -207,7 +199,7 @@ class HookCalls:
     """The calls of one rollout, or of an environment's setup, one after the other or nested.
 
     `async def` runs in its own task, `def` on a thread. Code beyond its limit is cancelled, and abandoned if
-    it continues. Whatever it raises is raised as an `Exception`.
+    it continues.
     """
 
     def __init__(
@@ -230,7 +222,7 @@ class HookCalls:
         self._is_over = self._has_abandoned = False
         self.asked: dict[str, list[JudgeCall]] = {}
         self._code = UserCode(threads=threads, in_flight=in_flight)
-        # One for all calls, so that what `prepare` sets is there for the rewards.
+        # One for all calls: rewards see the context variables that `prepare` sets.
         self._context = copy_context()
         self._context.run(IN_USER_CODE.set, self._code)
 
@@ -262,14 +254,13 @@ class HookCalls:
         Raises:
             TimeLimitExceeded: if it took longer than `hook_timeout_s`.
             UserCodeBroke: if it raised something other than an `Exception`.
-            Exception: raised by the hook.
         """
         try:
             given = await self.run(
                 partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
             )
         except RewardError as error:
-            if name not in str(error):  # of what rewards are made with, which knows neither
+            if name not in str(error):  # from helpers of rewards, which know neither item nor hook
                 error.args = (f"item {self._in_flight.item_id!r}: {name}: {error}",)
             raise
         return require_finished(given, name)
@@ -287,11 +278,11 @@ class HookCalls:
         """Return the result of a function of the environment.
 
         Args:
-            function: `def`, `async def`, or anything else that returns a value or an awaitable.
-            doing: description for people: a name for the profile, then a comma and details.
-            limit_s: wall clock, excluding a `def`'s wait for a thread and `ctx.verify`; `None`: no limit.
-            setting: the setting of the limit, if there is one.
-            busy: whether the sandbox is ending a command of the function; the call then waits for it.
+            function: returns a value or an awaitable.
+            doing: for people: a name for the profile, then a comma and details.
+            limit_s: wall clock, without a `def`'s wait for a thread and without `ctx.verify`.
+            setting: the setting of the limit.
+            busy: whether the sandbox is ending a command of the function, which is then awaited.
             is_parallel: whether other calls run concurrently, so that it needs its own context variables.
 
         Raises:
@@ -313,11 +304,6 @@ class HookCalls:
         return given
 
     async def beside(self, function: Callable[[], Any], *, doing: str) -> Any:
-        """Return the result of a function that runs beside all other calls, a `def` on its own thread.
-
-        Raises:
-            UserCodeBroke, Exception: as for `hook`.
-        """
         if inspect.iscoroutinefunction(function):
             return require_finished(await self.run(function, doing=doing, is_parallel=True), doing)
         thread = await self._new_thread()
@@ -353,7 +339,7 @@ class HookCalls:
         try:
             return await self._on(thread, function, limit_s, limit)
         except TimeLimitExceeded:
-            # The thread hangs; what has to be closed there waits for it, and all else goes to others.
+            # The thread hangs: only generators opened on it still wait for it.
             self._has_own_thread = False
             raise
 
@@ -408,7 +394,7 @@ class HookCalls:
         try:
             left_s = limit_s
             while not task.done() and (left_s is None or left_s > 0):
-                # While a verification runs nothing is used up, however little is left.
+                # The clock stands still during a verification.
                 is_short = left_s is not None and left_s < _POLL_S
                 wait_s = _POLL_S if is_short and clock.is_stopped else left_s
                 await asyncio.wait({task}, timeout=wait_s)
@@ -439,15 +425,12 @@ class HookCalls:
                 self._has_abandoned = True
                 self._threads.abandon(limit, lambda: not task.done())
 
-    # What one task, or one thread, opens and closes.
+    # Resources that belong to one task or thread.
 
     def step_generator(
         self, generator: Iterator[Any] | AsyncGenerator[Any, Any]
     ) -> Callable[[], Awaitable[Any]]:
-        """Return a function for the next value of a generator that yields once, or `END`.
-
-        It always runs on this rollout's thread, or in the same task.
-        """
+        """Return a function for the next value of a generator that yields once, or `END`."""
         if isinstance(generator, AsyncGenerator):
             return _OwnedGenerator(generator, partial(self._new_task, context=self._context)).next
 
@@ -460,18 +443,13 @@ class HookCalls:
     async def sandbox(
         self, opener: Callable[[], AbstractAsyncContextManager[Sandbox]]
     ) -> AsyncGenerator[Sandbox]:
-        """Open a sandbox. An error while it closes is logged and does not affect the scores.
-
-        Raises:
-            TimeLimitExceeded: if it could not be opened in time.
-            UserCodeBroke, Exception: raised while it was opened.
-        """
+        """Open a sandbox; an error while it closes is logged and does not affect the scores."""
 
         async def opened() -> AsyncGenerator[Sandbox]:
             async with opener() as sandbox:
                 yield sandbox
 
-        # In a context of our own: what backends open is no file of the environment's.
+        # With our own context: files that backends open are not the environment's.
         owner = _OwnedGenerator(opened(), partial(self._new_task, context=copy_context()))
         limit_s = self._hook_timeout_s
         limit = f"opening a sandbox took longer than {limit_s:g} s (--env.hook_timeout_s)"
@@ -493,15 +471,14 @@ async def _run_on_clock(clock: HookClock, awaitable: Awaitable[Any]) -> Ended:
     try:
         return await await_contained(awaitable)
     finally:
-        with suppress(ValueError):  # of one that was abandoned, and is collected elsewhere
+        with suppress(ValueError):  # an abandoned one may be collected in another context
             CLOCK.reset(token)
 
 
 class _OwnedGenerator:
-    """An async generator that runs in one task from its first step to its end.
+    """An async generator that runs in one task, since cancel scopes and task groups belong to a task.
 
-    Cancel scopes and task groups belong to a task. A cancellation at the `yield`, such as by a task group
-    whose child broke, is raised there.
+    A cancellation at the `yield`, such as by a failing task group, is raised there.
     """
 
     def __init__(
@@ -542,7 +519,7 @@ class _OwnedGenerator:
         task = asyncio.current_task()
         try:
             if task is not None and task.cancelling():
-                await asyncio.sleep(0)  # where the cancellation arrives that its own code asked for
+                await asyncio.sleep(0)  # let a cancellation by its own code arrive
             self._yielded.set_result(state)
             await self._goes_on.wait()
         except asyncio.CancelledError as error:

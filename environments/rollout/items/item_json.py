@@ -112,7 +112,7 @@ def item_id(item: Any) -> str:
     """Return the id of an item across runs: its first id field, or else a hash of its content.
 
     Raises:
-        DatasetError: if there is none; the text does not name the item.
+        DatasetError: if neither is possible; the text does not name the item.
     """
     if isinstance(item, Mapping):
         named = cast(Mapping[str, Any], item)

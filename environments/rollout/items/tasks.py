@@ -26,7 +26,6 @@ class ItemOrder:
     down at random so that the mean is exact (systematic sampling, Madow 1949)."""
 
     def groups(self, item_ids: Sequence[str], first: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield index and epoch of each group's item without end, from group number `first` on."""
         size = len(item_ids)
         if self.weights is None:
             for number in count(first // size):
@@ -98,7 +97,6 @@ class GroupTask:
     item: Any
     item_id: str
     epoch: int = 0
-    """How often the item was rolled out before."""
     rolled_out: tuple[Trajectory | Failure, ...] = ()
     """Results of its first siblings, if they were rolled out before the others."""
 
@@ -130,7 +128,6 @@ class GroupTask:
 def plan(
     items: Sequence[Any], item_ids: Sequence[str], total: int, order: ItemOrder = IN_ORDER
 ) -> list[GroupTask]:
-    """Return the first `total` groups, repeating the items as necessary; -1: one round."""
     return list(islice(plan_for_ever(items, item_ids, 0, order), len(items) if total == -1 else total))
 
 
@@ -150,13 +147,12 @@ class PastGroup:
 
     item_id: str
     epoch: int
-    """How often the item was rolled out before."""
+    """Number of earlier rounds over the item."""
     status: str
     """`ok`, `no_credit` or `failed`, as in the record."""
     scores: tuple[float | None, ...]
     """One for each surviving rollout; `None`: unscored."""
     lost: int = 0
-    """Number of rollouts that broke."""
 
     @property
     def mean_score(self) -> float | None:
@@ -190,7 +186,6 @@ class RunHistory(Sequence[PastGroup]):
         return (self._groups[index] for index in range(self._length))
 
     def of(self, item_id: str) -> list[PastGroup]:
-        """Return the groups of one item."""
         return [group for group in self if group.item_id == item_id]
 
 
@@ -225,10 +220,10 @@ def next_ids(given: Any, known: Collection[str], *, env: str) -> list[str]:
 
 
 def is_held_out(item_id: str, share: float) -> bool:
-    """Whether an item belongs to the held-out share.
+    """Whether an item belongs to the held-out share, by its id alone.
 
-    It depends on the id alone: an item that one run trains on is never in another run's evaluation, and a
-    larger share includes the items of a smaller one.
+    An item that one run trains on is never in another run's evaluation, and a larger share includes a smaller
+    one.
     """
     digest = hashlib.blake2b(f"held out/{item_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) < share * 2**64

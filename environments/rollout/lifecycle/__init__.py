@@ -1,1 +1,1 @@
-"""An environment's life: what it opens and closes, and how its hooks are asked."""
+"""An environment's life: its parts, its opening and closing, and the calls of its hooks."""

@@ -31,7 +31,7 @@ from tools.toolsets import refuse_state
 _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _CLOSE = 0.7
-"""Similarity from which a name is taken for a misspelling: `prepares` of `prepare`, but not `preview`."""
+"""Similarity that makes a name a misspelling: `prepares` of `prepare`, but not `preview`."""
 _ATTRIBUTES = tuple(
     name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)
 )

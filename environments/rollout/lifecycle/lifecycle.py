@@ -57,7 +57,6 @@ _NEVER = 1 << 30
 
 
 _USUAL_THRESHOLDS: list[int] = []
-"""The collector's threshold for full passes, as each open environment found it."""
 _THRESHOLD_LOCK = Lock()
 
 
@@ -162,14 +161,14 @@ class Lifecycle:
                 closing.push_async_callback(parts.served.aclose)
             closing.push_async_callback(parts.second_models.aclose)
             closing.push_async_callback(self._snapshots.aclose)
-            # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
+            # One thread for both: `def teardown` can close what `def setup` opened.
             calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0), own_thread=True))
             with self.opened_files.watch():
                 await self._hook(calls, "setup", env.setup)
                 closing.push_async_exit(partial(self._tear_down, calls))
                 name = "load_eval_items" if evaluation else "load_items"
                 items = await self._hook(calls, name, getattr(env, name))
-                # Reading them runs code of theirs, too.
+                # Reading the items may run user code.
                 keep = partial(self._keep_items, items, evaluation=evaluation)
                 await self._hook(calls, f"the items of {name}", keep)
             if not evaluation:
@@ -232,7 +231,7 @@ class Lifecycle:
         except Exception as second:
             if error is None:
                 raise
-            # What went wrong first is what people can act on.
+            # The first error is the one to act on.
             logger.error("%s, as well\n%s", second, traceback_of(second.__cause__ or second))
 
     @property
@@ -248,15 +247,9 @@ class Lifecycle:
         return plan_for_ever(self.items, self.item_ids, first, self._order)
 
     async def next_ids(self, calls: HookCalls, history: RunHistory) -> list[str]:
-        """Return the ids of the hook `next_items`.
-
-        Raises:
-            RunError: if it raised an error, which is the cause, or exceeded `hook_timeout_s`.
-            ConfigError: if a result is not an id of the run's items.
-        """
         limit_s = self.config.hook_timeout_s
         given = await self._hook(calls, "next_items", partial(self.env.next_items, history), limit_s)
-        # Reading it runs code of theirs, too.
+        # Reading the result may run user code.
         read = partial(next_ids, given, self._known_ids, env=self.env.name)
         return await self._hook(calls, "the ids of next_items", read, limit_s)
 
@@ -270,7 +263,6 @@ class Lifecycle:
             )
 
     def facts(self) -> dict[str, str]:
-        """Return the facts of an experiment that the parts know: sandboxes, packages, roles, condensers."""
         return {
             "sandbox": self.sandboxes.kind,
             "verify_sandbox": self.sandboxes.verifier_kind,
@@ -312,7 +304,6 @@ class Lifecycle:
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def check_policy(self) -> None:
-        """Raise ConfigError if a model server cannot be used; samples nothing."""
         await self.parts.second_models.check()
         if isinstance(self.parts.policy, CheckedPolicy):
             with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
@@ -326,7 +317,6 @@ class Lifecycle:
         ]
 
     def second_model(self, role: str, task: GroupTask, calls: HookCalls) -> SecondModel:
-        """Return the judge, user or summariser as the hooks of one rollout or group call it."""
         script = getattr(self.env, f"scripted_{role}")
         asked = self.parts.second_models.model_for(role, script, task.item, calls.hook, lambda: calls.doing)
         asked.group = (task.item_id, task.epoch)
@@ -336,7 +326,6 @@ class Lifecycle:
     def sandbox_openers(
         self, spec: SandboxSpec | None, snapshot: Snapshot | None = None
     ) -> tuple[SandboxOpener, SandboxOpener]:
-        """Return an opener for an item's sandbox, and one for the sandboxes of its `ctx.verify`."""
         opener = self._open_sandbox if spec is None else partial(self.sandboxes.open, spec, snapshot)
         if self.sandboxes.are_opened:
             return opener, opener
@@ -346,11 +335,6 @@ class Lifecycle:
     async def snapshot(
         self, spec: SandboxSpec | None, item: Item, calls: HookCalls
     ) -> AsyncGenerator[Snapshot | None]:
-        """Provide the result of `prepare_sandbox` for a spec with a key.
-
-        Raises:
-            Exception: raised by the hook.
-        """
         async with AsyncExitStack() as held:
             found = None
             if spec is not None and spec.prepared is not None:
@@ -365,12 +349,7 @@ class Lifecycle:
                 return await take_snapshot(sandbox)
 
     async def sandbox_spec(self, item: Item, calls: HookCalls) -> SandboxSpec | None:
-        """Return the spec of an item's sandbox once its image is ready.
-
-        Raises:
-            ConfigError: if `sandbox_for` returned something else.
-            ImageUnavailable: if the image cannot be had.
-        """
+        """Return the spec of an item's sandbox once its image is ready."""
         if not writes(self.env, "sandbox_for"):
             return None
         spec = self._check_spec(await calls.hook("sandbox_for", self.env.sandbox_for, item))
@@ -407,7 +386,7 @@ class Lifecycle:
         )
 
     async def _item_specs(self, notify: Notify) -> dict[str | None, SandboxSpec | None]:
-        """Return the spec of each image's first item, in order; items whose hook breaks are skipped."""
+        """Return the spec of each image's first item, in order; an item with a broken hook is skipped."""
         specs = dict[str | None, SandboxSpec | None]()
         with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             for task in self.tasks():
@@ -416,8 +395,8 @@ class Lifecycle:
                     given = await self._hook(calls, "sandbox_for", hook, self.config.hook_timeout_s)
                 except RunError as error:
                     if isinstance(error.__cause__, TimeLimitExceeded):
-                        raise  # or the start would wait as long for each item
-                    continue  # its rollouts tell it
+                        raise  # else every item would wait as long
+                    continue  # its rollouts report it
                 spec = self._check_spec(given)
                 await self.sandboxes.prepare_packages(spec, notify)
                 specs.setdefault(self.sandboxes.image_of(spec), spec)

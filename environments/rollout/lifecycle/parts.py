@@ -81,7 +81,9 @@ def build(
     missing = env.missing_outcome if config.missing_outcome is None else config.missing_outcome
     if missing is not None:
         missing = missing_outcome_of(missing, f"missing_outcome of {env.name!r}")
-    failed_score = _failed_score(env, config)
+    floor: Any = env.failed_score if config.failed_score is None else config.failed_score
+    if isinstance(floor, bool) or not isinstance(floor, int | float) or not abs(floor) <= LARGEST_REWARD:
+        raise ConfigError(f"failed_score of {env.name!r} is {floor!r:.100}; give a finite number")
     estimator = config.estimator or env.default_estimator
     describe(estimator).refuse_alone()
     params = read_params(estimator, config.estimator_preset, config.estimator_params)
@@ -108,7 +110,7 @@ def build(
     return Parts(
         config=config,
         rules=GroupRules(min_trajectories=config.min_group_size, missing_outcome=missing),
-        failed_score=failed_score,
+        failed_score=float(floor),
         estimator=estimator,
         estimator_params=params,
         new_scoring=new_scoring,
@@ -135,13 +137,6 @@ def _endpoints(env: Hooks) -> "EndpointServer | None":
     from environments.rollout.agents.endpoint import EndpointServer  # noqa: PLC0415
 
     return EndpointServer()
-
-
-def _failed_score(env: Hooks, config: AgentEnvConfig) -> float:
-    given: Any = env.failed_score if config.failed_score is None else config.failed_score
-    if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LARGEST_REWARD:
-        raise ConfigError(f"failed_score of {env.name!r} is {given!r:.100}; give a finite number")
-    return float(given)
 
 
 def _split_servers(

@@ -51,7 +51,7 @@ NewJudge = Callable[[HookCalls], SecondModel]
 
 _LOG = logging.getLogger(__name__)
 _AFTERWARDS_S = 10.0
-"""For the code after the `yield` of `prepare`."""
+"""Limit of the code after the `yield` of `prepare`."""
 _LEAST_SECRET = 8
 """Characters. Shorter API keys are placeholders, and words that texts may contain."""
 _PART = "group"
@@ -62,7 +62,6 @@ _PART = "group"
 async def open_rollout(
     life: Lifecycle, task: GroupTask, sibling: int, calls: HookCalls
 ) -> AsyncGenerator["RolloutHooks"]:
-    """Open what a rollout begins with: sandbox, context, state and the environment's tools."""
     config, sandboxes = life.config, life.sandboxes
     spec = await life.sandbox_spec(task.item, calls)
     async with AsyncExitStack() as opened:
@@ -161,7 +160,7 @@ class RolloutHooks:
                         turn = await self._note_state(turn)
                         await self.scoring.on_turn(turn)
                         turn = await self.mark(turn)
-                    finally:  # the record has a turn that broke, too
+                    finally:  # the record includes a turn that broke
                         turns.append(turn)
                     self.ctx.files.turn = len(turns)
             self.ctx.files.turn = None
@@ -177,11 +176,7 @@ class RolloutHooks:
 
     @asynccontextmanager
     async def prepare(self) -> AsyncGenerator[None]:
-        """Keep the state that the hook `prepare` returns open until the rewards are known.
-
-        Raises:
-            ConfigError: if the hook is a generator that does not yield exactly once.
-        """
+        """Keep the state of the hook `prepare` open until the rewards are known."""
         if "prepare" not in self._written:
             yield
             return
@@ -202,7 +197,7 @@ class RolloutHooks:
         try:
             ctx.state = await self.calls.hook("prepare", following)
         except (asyncio.CancelledError, TimeLimitExceeded):
-            # A `def` goes on to its `yield` all the same.
+            # A `def` still runs to its `yield`.
             await to_the_end(self._close_state(following))
             raise
         if ctx.state is END:
@@ -217,12 +212,12 @@ class RolloutHooks:
     async def _close_state(self, following: Callable[[], Any]) -> bool:
         """Run the code after the `yield`, and return whether the generator is finished.
 
-        An error there is logged and does not fail the rollout: the rewards are known, and whether a state can
-        be closed may depend on the agent, which would bias the selection.
+        An error there is only logged: the rewards are known, and the agent may be its cause, so that a
+        failure would bias the selection.
         """
         try:
             rest = await self.calls.run(following, doing="prepare, after its yield", limit_s=_AFTERWARDS_S)
-        except Exception as error:  # noqa: BLE001  # of the environment's code, and logged
+        except Exception as error:  # noqa: BLE001  # by the environment's code; logged
             broken = failure_of(error, sibling=0, turns=0)
             where = f"{self._env.name}, item {self.ctx.item_id}: prepare, after its yield"
             _LOG.log(self.life.failure_kinds.level(broken.kind), "%s: %s", where, broken.error)
@@ -245,7 +240,6 @@ class RolloutHooks:
         return toolset
 
     async def opening(self) -> tuple[Message, ...]:
-        """Return the conversation before the first turn; empty if a recorded agent writes its own."""
         env, opening = self._env, tuple[Message, ...]()
         if "format_prompt" in self._written:
             prompt = await self._ask("format_prompt", env.format_prompt, self.ctx.item)
@@ -265,7 +259,6 @@ class RolloutHooks:
         return reply_messages(given, env=self._env.name)
 
     async def _note_state(self, turn: Turn) -> Turn:
-        """Return the turn with the state before it and the metrics that changed since the turn before."""
         # A recorded agent's turn has the state at its request: other threads may have acted since.
         before = self._anchor if turn.anchor is None else turn.anchor
         if turn.kind != "act":  # the world has not changed
@@ -292,16 +285,12 @@ class RolloutHooks:
                 )
             turn = replace(turn, trained=bool(given))
         if turn.kind == "act":
-            self.ctx.metrics.pop(USER_VOTE, None)  # it is of this turn alone, which has noted it
+            self.ctx.metrics.pop(USER_VOTE, None)  # it belongs to this turn alone
             self._metrics = dict(self.ctx.metrics)
         return replace(turn, trained=False) if is_masked else turn
 
     async def score(self, bare: Trajectory) -> Trajectory:
-        """Return the trajectory with rewards and values, or with the floor if the agent broke it.
-
-        Raises:
-            RewardError: if the environment returned invalid rewards.
-        """
+        """Return the trajectory with rewards and values, or with the floor if the agent broke it."""
         rewards: Rewards | None = None
         if bare.agent_caused is None:
             try:
@@ -347,9 +336,6 @@ async def with_group_reward(
 
     It does not see trajectories that the agent broke. If an agent's text makes the judge's answer unusable,
     no trajectory gets a part. `judge` replaces the rollouts' judge.
-
-    Raises:
-        NoModelError: if the judge has neither server nor script.
     """
     env = life.env
     whole = [each for each in group.trajectories if each.agent_caused is None]
@@ -368,10 +354,10 @@ async def with_group_reward(
         where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
         try:
             given = await calls.hook("score_group", env.score_group, ctx.item, tuple(whole), ctx)
-            # Reading it runs code of theirs, too.
+            # Reading the result may run user code.
             compared = await calls.hook("score_group", _with_parts, group, given, where)
         except NoModelError:
-            raise  # no other group would be judged either
+            raise  # other groups could not be judged, either
         except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
             cause = unwrap_user_error(error)
             if isinstance(cause, AgentCausedError):  # no sibling may refuse the others
@@ -381,7 +367,7 @@ async def with_group_reward(
                 broken = failure_of(cause, sibling=0, turns=0)
                 _LOG.log(life.failure_kinds.level(broken.kind), "%s broke\n%s", where, broken.traceback)
                 compared = replace(group, error=f"score_group broke: {broken.error}")
-        profile = group.profile or calls.profile  # that of a record is of the run that rolled out
+        profile = group.profile or calls.profile  # a record has the profile of its rollouts
         return replace(compared, judge_calls=tuple(ctx.judge_model.calls), profile=profile)
 
 
@@ -424,7 +410,7 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
 
 
 def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
-    """Describe the rollouts that score less than a broken one; empty if there are none."""
+    """Describe the rollouts that score less than a broken one."""
     below = [
         f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
         for each in trajectories

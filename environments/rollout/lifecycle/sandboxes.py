@@ -22,7 +22,6 @@ from tools.waiting import to_the_end
 _LOG = logging.getLogger(__name__)
 _DEFAULT = "local"
 _OF_WHOLE = "docker"
-"""Backend of whole machines, also beside other sandboxes."""
 
 
 class Sandboxes:
@@ -50,7 +49,6 @@ class Sandboxes:
         """Backend and tier of the first sandbox, on which all workers of a run agree."""
         self.kind = config.sandbox or chosen or _DEFAULT
         self.verifier_kind = config.verify_sandbox or (_DEFAULT if self.kind == NONE else self.kind)
-        """Backend of `ctx.verify`."""
         if self.verifier_kind == NONE:
             raise ConfigError(f"--env.verify_sandbox {NONE} would verify nothing; choose local or docker")
         if self.kind not in (NONE, self.verifier_kind):
@@ -85,12 +83,7 @@ class Sandboxes:
         return opening if snapshot is None else opening.beginning_with(snapshot)
 
     async def prepare(self, image: str | None, notify: Callable[[str], None] = _LOG.info) -> None:
-        """Make an image ready for rollouts; that of verification alone is made ready at its first use.
-
-        Raises:
-            ConfigError: if the image cannot be had.
-            IsolationError: if no engine answers.
-        """
+        """Make an image ready for rollouts; that of verification alone is made ready at its first use."""
         if self.are_opened:
             # With local sandboxes only whole machines name one.
             is_whole = self.kind == _DEFAULT and image != self._config.sandbox_image
@@ -104,7 +97,6 @@ class Sandboxes:
             self._versions[packages] = await resolving
 
     def package_facts(self) -> dict[str, str]:
-        """Return name and version of each package in the sandboxes, as facts of an experiment."""
         own = self._limits.packages
         if own and own not in self._versions:
             self._versions[own] = package_versions(self.verifier_kind, own)
@@ -183,7 +175,6 @@ _KEPT = 4
 """Unused snapshots: those of a whole dataset may exceed the disk."""
 
 Image = str | None
-"""A name; `None`: the backend's own."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -228,12 +219,6 @@ class ItemImages(_Preparations[Image, None]):
         self._distinct = list(dict.fromkeys(order))
 
     async def ready(self, image: Image) -> None:
-        """Wait for an image, and begin the next ones.
-
-        Raises:
-            ImageUnavailable: if it cannot be had.
-            IsolationError: if the backend does not answer.
-        """
         preparation = self._begin(image)
         after = self._distinct.index(image) + 1 if image in self._distinct else len(self._distinct)
         for later in self._distinct[after : after + _AHEAD]:
@@ -253,11 +238,6 @@ class Snapshots(_Preparations[SandboxSpec, Snapshot]):
 
     @asynccontextmanager
     async def of(self, spec: SandboxSpec, item: Item) -> AsyncGenerator[Snapshot]:
-        """Provide the snapshot of a spec, and keep it meanwhile.
-
-        Raises:
-            Exception: raised by the hook or the sandbox, the same for each waiting rollout.
-        """
         making = self._tasks[spec] = self._tasks.pop(spec, None) or self._begin(spec, item)
         self._users[spec] += 1
         try:

@@ -13,7 +13,6 @@ from tools.plain_text import count_noun
 
 STALE = "stale"
 UNNAMED = "default"
-"""The name that vLLM and SGLang give unnamed weights."""
 _OPTION = "--env.max_staleness"
 _KEPT = 1000
 
@@ -23,16 +22,14 @@ logger = logging.getLogger(__name__)
 class WeightVersions:
     """Versions that one environment object has seen, in the order of their first turns.
 
-    A version has a name but no number, so a known one is never new again: rollouts that alternate between
-    two versions count each once. After a restart of the trainer, or of this process, a version of before may
-    become current again; it then counts as the newest.
+    A version has a name but no number, so a known one is never new again, unless trainer or process
+    restarted.
     """
 
     def __init__(self, config: AgentEnvConfig) -> None:
         self.max_staleness = config.max_staleness
         self._seen: dict[str, None] = {}
         self._former: set[str] = set()
-        """Versions of before a restart, which may become current again."""
         self._has_any = self._has_warned = False
 
     @property
@@ -53,8 +50,7 @@ class WeightVersions:
     def merge(self, seen: Sequence[str]) -> None:
         """Add versions in the order in which another process saw them.
 
-        A new version is inserted before the known one that follows it in `seen`; without such a successor it
-        counts as the newest.
+        A new version is inserted before the known one that follows it in `seen`; otherwise it is the newest.
         """
         self._has_any |= bool(seen)
         again = self._former.intersection(seen)
@@ -78,11 +74,6 @@ class WeightVersions:
             )
 
     def staleness(self, versions: Sequence[str | None]) -> str | None:
-        """Return why a finished group of these versions is too old to be trained on by now, or None.
-
-        Raises:
-            ConfigError: if age is bounded, and no completion has ever named a version.
-        """
         if self.max_staleness is not None and versions and not self._has_any:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
@@ -110,7 +101,7 @@ class WeightVersions:
 def withhold(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], str | None]) -> CreditedGroup:
     """Return the group without credit for siblings that are `too_old`, with the reason that it returns.
 
-    The advantages of the other siblings stay: computed anew, they would compare with short rollouts only.
+    The other advantages stay: computed anew, they would compare with short rollouts only.
     """
     ages = [(each, too_old(each.weight_versions)) for each in credited.group.trajectories]
     if credited.status == "failed" or not any(why for _, why in ages):
@@ -132,12 +123,12 @@ def withhold(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], 
 
 
 def staleness(versions: Iterable[str | None], seen: Iterable[str], max_staleness: int) -> str | None:
-    """Return why a rollout or group is too old to be trained on, or None.
+    """Return why a rollout or group is too old for training, or None.
 
     Args:
-        versions: the versions that sampled it, in any order; the oldest one decides.
-        seen: all known versions, oldest first; of a repeated name, the last position counts.
-        max_staleness: how many may be newer than the oldest of `versions`.
+        versions: the versions that sampled it; the oldest one decides.
+        seen: all known versions, oldest first.
+        max_staleness: how many may be newer.
     """
     given = set(versions)
     if None in given:

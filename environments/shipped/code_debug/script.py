@@ -18,11 +18,7 @@ RUN = {"command": "python3 test_example.py"}
 def debug_script(
     task: Task, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
 ) -> Sequence[Choice]:
-    """Mostly take the right step of look, reproduce, fix, check and answer; else make a mistake.
-
-    Half of the mistakes are wrong steps (a useless fix, no diagnosis, giving up), half are clumsy (malformed
-    arguments, unknown tools), after which the agent tries again.
-    """
+    """Mostly take the right step of look, reproduce, fix, check and answer; else make a mistake."""
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
     right, wrong, clumsy = _next_steps(task, messages)
@@ -40,7 +36,7 @@ def smallest_edit(before: str, after: str) -> tuple[str, str]:
 
 
 def wrong_text(task: Task) -> str:
-    """Return the buggy solution with a guard for empty input, a hasty programmer's first try."""
+    """Return the buggy solution with a guard for empty input."""
     text = buggy_text(task)
     nodes = ast.walk(parse_python(text))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]

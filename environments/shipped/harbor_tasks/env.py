@@ -33,7 +33,6 @@ _LOG = logging.getLogger(__name__)
 _LOCAL_SOLUTION = "/tmp/solution"
 
 Item = Mapping[str, Any]
-"""`task_id`, which is the task's folder, and `instruction`."""
 
 
 class HarborTasksConfig(AgentEnvConfig):

@@ -62,7 +62,6 @@ class FileFilter:
 
     @cached_property
     def programs(self) -> list[str]:
-        """Folders of programs: the parent of each `…/bin` in `PATH`, unless the agent works there."""
         environments = [
             posixpath.dirname(path) + "/bin" for path in self.image if path.endswith("/pyvenv.cfg")
         ]

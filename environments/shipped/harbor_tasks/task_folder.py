@@ -16,7 +16,6 @@ _MOST_BYTES = 128 << 20
 _MOST_FILES, _MOST_CONTEXT = 100_000, 2 << 30
 _MOST_TEXT = 1 << 18
 _MOST_STARS = 4
-"""Each star in a `.dockerignore` pattern multiplies the matching time by the path's length."""
 _LONGEST_NAME = 512
 _HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
 _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
@@ -25,7 +24,6 @@ _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarborTask:
     task_id: str
-    """The folder, relative to the dataset's."""
     folder: Path
     instruction: str
     table: TaskTable
@@ -76,7 +74,6 @@ def files_below(folder: Path) -> dict[str, ArchivedFile]:
 
 
 def base_images(dockerfile: str) -> tuple[str, ...]:
-    """Return the images in a Dockerfile's `FROM` and `COPY --from`, without its stages."""
     stages, arguments, found = {"scratch"}, dict[str, str](), list[str]()
     for kind, words in _instructions(dockerfile):
         named = [word for word in words if not word.startswith("--")]

@@ -66,10 +66,6 @@ async def reach_verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, l
     """Run the tests in a fresh machine that gets only files of the agent.
 
     If the tests run the agent's code, it has their rights and can write the reward itself.
-
-    Raises:
-        AgentCausedError: if the agent's files cannot be judged.
-        NoVerdict: if the fresh machine reaches a limit before the tests begin.
     """
     files = {} if task.verifier_images else files_below(task.folder / "tests")
     held = {f"{TESTS}/{path}": each.data for path, each in files.items()}

@@ -66,7 +66,6 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
         return None
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> Reward | None:
-        """Return the gain over the draft before; the rewards add up to the last draft's score."""
         now = (await self._judge_draft(item, turn, ctx)).score / BEST
         before = cast(float, ctx.notes.get("score", 0.0))
         ctx.notes["score"] = now

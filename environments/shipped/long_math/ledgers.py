@@ -87,10 +87,7 @@ _ASIDES = (
 
 
 def make_ledgers(split: str, *, seed: int, count: int, facts: int, stores: int) -> list[dict[str, Any]]:
-    """Make ledgers, each from a separate seed, so that a larger `count` keeps the first ones.
-
-    `split` is `train` or `eval`, with different ledgers. Each has `facts` pages and `stores` stores.
-    """
+    """Make ledgers, each from a separate seed, so that a larger `count` keeps the first ones."""
     return [_ledger(f"{split}-{seed}-{index}", facts, stores) for index in range(count)]
 
 

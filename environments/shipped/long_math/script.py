@@ -92,10 +92,7 @@ _CALL = re.compile(r"^next_page\((.*)\)$", re.MULTILINE)
 
 
 def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
-    """Mostly turn the page with the right number, and answer with the sum of the known stocks at the end.
-
-    With skill 1 each call has a note of all stocks. Without notes, stocks that leave the context are lost.
-    """
+    """Mostly turn the page with the right number, and answer with the sum of the known stocks at the end."""
     memory = AuditMemory.of(messages)
     if memory.page >= memory.pages:
         p_right = 1 - 0.1 * (1 - skill)

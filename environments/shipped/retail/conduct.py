@@ -54,10 +54,7 @@ class Conduct:
     changed: list[Any] = field(default_factory=list[Any])
 
     def score(self, events: Sequence[Event], before: Sequence[Message]) -> dict[str, float] | None:
-        """Return the rewards of a turn with these tool events; None if it neither helped nor harmed.
-
-        `before` is the conversation before the turn.
-        """
+        """Return the rewards of a turn with these tool events; None if it neither helped nor harmed."""
         rewards: dict[str, float] = {}
         for event in events:
             if not self._is_allowed(event, before):
@@ -83,7 +80,6 @@ class Conduct:
         return event.tool in (*_READ_ONLY, "transfer_to_human") or is_confirmed(event, before)
 
     def _score_look_up(self, event: Event) -> float:
-        """Share `READS` between finding the customer and each required look-up."""
         share = READS / (1 + len(self.item["reads"]))
         if event.tool in _FINDS:
             is_new, self.customer = self.customer is None, self.customer or event.user_id

@@ -23,11 +23,7 @@ _AGREES, _DECLINES = "Yes, please do that.", "No, thank you, then leave it as it
 def retail_script(
     item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
 ) -> Sequence[Choice]:
-    """Mostly take the right step of identify, look up, ask, change and report; else make a mistake.
-
-    Half of the mistakes are wrong steps (giving up, a false claim, a violation of the policy), half are
-    clumsy (a malformed call, an unknown tool), after which the agent tries again.
-    """
+    """Mostly take the right step of identify, look up, ask, change and report; else make a mistake."""
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
     right, wrong = _next_steps(item, messages)

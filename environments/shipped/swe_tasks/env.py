@@ -118,7 +118,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         )
 
     async def score_turn(self, item: Row, turn: Turn, ctx: RolloutContext) -> Reward | None:
-        """Score the tests of `FAIL_TO_PASS` that pass since the last verification."""
         every = self.config.verify_every
         if not every or (len(ctx.turn_scores) + 1) % every:
             return None
@@ -179,7 +178,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return {"tests_pass": TURN_SHARE * (after.share - before.share)}
 
     async def _patch(self, item: Row, ctx: RolloutContext) -> bytes:
-        """Return the agent's changes without tests, found without the agent's git."""
 
         async def make() -> bytes:
             base, digests = await asyncio.to_thread(self._tree_and_digests, item)
@@ -232,7 +230,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
 
 
 def changes(patch: str) -> list[dict[str, str]]:
-    """Return the arguments of `edit_file` per hunk of a patch, or of `write_file` for a new file."""
+    """Return the arguments of `edit_file` per hunk, or of `write_file` for a new file."""
     found: list[dict[str, str]] = []
     for part in re.split(r"^diff --git .*\n", patch, flags=re.MULTILINE):
         path = re.search(r"^\+\+\+ b/(.+)$", part, re.MULTILINE)

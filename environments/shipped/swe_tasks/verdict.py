@@ -30,7 +30,7 @@ SUSPICIOUS = re.compile(
     rb"|__eq__\s*=\s*lambda)|^\+\s*def __eq__\(.*:\s*(\n\+\s*)?return True",
     re.MULTILINE,
 )
-"""Patterns in a patch that suggest that its code inspects the test that runs it."""
+"""Patterns of code that inspects the test that runs it."""
 _LONGEST_PATH = 1024
 _SETTINGS = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",

@@ -77,7 +77,6 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return f"{answer}Guesses left: {GUESSES - game.turns}."
 
     def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
-        """Return the guesses used and all marks, independent of the order of guesses."""
         game: Game = ctx.state
         return " ".join([str(game.turns), *sorted(f"{word}:{marks}" for word, marks in game.facts)])
 

@@ -79,7 +79,9 @@ async def test_a_schema_with_the_field_of_the_id_is_refused():
         id: str
 
     ctx, _ = judging('{"score": 1}')
-    with pytest.raises(ConfigError, match="Choice has a field `id`, which is that of the question"):
+    with pytest.raises(
+        ConfigError, match="Choice has a field `id`, which is reserved for the id of the question"
+    ):
         await ctx.judge("Which?", schema=Choice)
 
 

@@ -105,8 +105,6 @@ class Image:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     id: str
-    image: str
-    state: str
     created: int
     labels: Mapping[str, str]
 
@@ -163,10 +161,7 @@ class Engine:
 
     def images(self, label: str) -> list[Listed]:
         found: list[dict[str, Any]] = self._ask(lambda: self._api.images(filters={"label": label}))
-        return [
-            Listed(id=one["Id"], image=one["Id"], state="", created=one["Created"], labels=one["Labels"])
-            for one in found
-        ]
+        return [Listed(id=one["Id"], created=one["Created"], labels=one["Labels"]) for one in found]
 
     def count_written_bytes(self, container: str) -> int:
         """Return the size of a container's own layer."""
@@ -300,13 +295,7 @@ class Engine:
     def containers(self, label: str) -> list[Listed]:
         request = partial(self._api.containers, all=True, filters={"label": label})
         found: list[dict[str, Any]] = self._ask(request)
-        return [
-            Listed(
-                id=one["Id"], image=one["Image"], state=one["State"], created=one["Created"],
-                labels=one["Labels"] or {},
-            )
-            for one in found
-        ]  # fmt: skip
+        return [Listed(id=one["Id"], created=one["Created"], labels=one["Labels"] or {}) for one in found]
 
     def _ask(self, request: Callable[[], T], *, tries: int = 2) -> T:
         while True:

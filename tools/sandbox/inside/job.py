@@ -186,13 +186,9 @@ class Watch:
             if handler is not None:
                 handler()
 
-    def on(self, fd: int, handler: Callable[[], None]) -> None:
+    def on(self, fd: int, handler: Callable[[], None], event: int = select.POLLIN) -> None:
         self._handlers[fd] = handler
-        self._poll.register(fd, select.POLLIN)
-
-    def when_writable(self, fd: int, handler: Callable[[], None]) -> None:
-        self._handlers[fd] = handler
-        self._poll.register(fd, select.POLLOUT)
+        self._poll.register(fd, event)
 
     def off(self, fd: int) -> None:
         if self._handlers.pop(fd, None) is not None:
@@ -204,9 +200,9 @@ class Watch:
             os.close(fd)
 
     def collect(self, stream: Capture) -> None:
-        self.on(stream.fd, lambda: self._read(stream))
+        def read() -> None:
+            stream.read()
+            if stream.closed:
+                self.close(stream.fd)
 
-    def _read(self, stream: Capture) -> None:
-        stream.read()
-        if stream.closed:
-            self.close(stream.fd)
+        self.on(stream.fd, read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable
@@ -212,7 +213,7 @@ class Supervisor:
         os.set_blocking(job.stdin_fd, False)
         job.stdin = memoryview(stdin)
         if stdin:
-            self._watch.when_writable(job.stdin_fd, lambda: self._feed(job))
+            self._watch.on(job.stdin_fd, lambda: self._feed(job), select.POLLOUT)
         else:
             os.close(job.stdin_fd)
         self._follow(job)

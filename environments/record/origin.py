@@ -166,9 +166,7 @@ class Contents:
         return {None if each is None else str(each) for each in held}
 
     def differences(self, now: RunOrigin) -> list[str]:
-        """Describe how a run differs from the record's; a run that has groups in the record was accepted
-        before.
-        """
+        """Describe how a run differs from the record's, unless the record already accepted groups of it."""
         if now.fingerprint in self.fingerprints:
             return []
         changed: list[str] = []

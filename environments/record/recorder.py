@@ -50,7 +50,7 @@ class GroupLine:
 
 
 def serialise(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[GroupLine, CreditedGroup]:
-    """Return a group's line and the recorded group, which is a failed one if no line can hold the original."""
+    """Return a group's line and the recorded group, which is a failed one if no line can hold it."""
     group = credited.group
     credited = replace(credited, group=replace(group, fingerprint=group.fingerprint or fingerprint))
     try:

@@ -25,7 +25,7 @@ class GroupLeftOut(WireError):
 
 @dataclass(slots=True, kw_only=True)
 class CompletionColumns:
-    """Columns with one entry per token row: `[row][token]`, where all but `prompt_ids` cover the completion."""
+    """Columns with one entry per token row, `[row][token]`; all but `prompt_ids` cover the completion."""
 
     prompt_ids: list[list[int]] = field(default_factory=list[list[int]])
     completion_ids: list[list[int]] = field(default_factory=list[list[int]])

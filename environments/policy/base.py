@@ -127,11 +127,6 @@ def find_prompt_counter(policy: Policy) -> PromptCounter | None:
     return cast("PromptCounter", counter) if callable(counter) else None
 
 
-def vocabulary_size(policy: Policy) -> int | None:
-    # Runs once per completion: `isinstance` of a protocol takes 20 µs.
-    return getattr(policy, "vocabulary_size", None)
-
-
 def find_window(policy: Policy) -> int | None:
     given: object = getattr(policy, "context_tokens", None)
     return given if type(given) is int and given > 1 else None

@@ -272,21 +272,21 @@ def _at_least(condenser: str, name: str, value: int, least: int) -> None:
 
 _KEPT_TURNS = 8
 _NONE = "none"
+
+
+def _summarise(config: AgentEnvConfig, by: SummaryBy) -> Condenser:
+    max_tokens = config.condenser_tokens or config.max_token_length * 3 // 4
+    return summarise(every=config.condenser_turns, max_tokens=max_tokens, by=by)
+
+
 _NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
     "trim_tool_output": lambda config: trim_tool_output(config.condenser_tool_tokens),
     "keep_last_turns": lambda config: keep_last_turns(config.condenser_turns or _KEPT_TURNS),
     "fit_context": lambda config: fit_context(
         config.condenser_tokens or max(1, config.max_token_length - config.max_tokens_per_turn)
     ),
-    "summarise": lambda config: summarise(
-        every=config.condenser_turns,
-        max_tokens=config.condenser_tokens or config.max_token_length * 3 // 4,
-    ),
-    "summarise_by_model": lambda config: summarise(
-        every=config.condenser_turns,
-        max_tokens=config.condenser_tokens or config.max_token_length * 3 // 4,
-        by="model",
-    ),
+    "summarise": lambda config: _summarise(config, "policy"),
+    "summarise_by_model": lambda config: _summarise(config, "model"),
 }
 _READS: Mapping[str, Sequence[str]] = {
     "trim_tool_output": ("condenser_tool_tokens",),

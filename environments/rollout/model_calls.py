@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from pydantic import ConfigDict, ValidationError, create_model
 
 from environments.config import AgentEnvConfig
-from environments.policy.base import CompletionRequest, Policy, vocabulary_size
+from environments.policy.base import CompletionRequest, Policy
 from environments.rollout.boundary import reason_of
 from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.prompt_tokens import PromptTokens
@@ -227,7 +227,9 @@ class ModelCalls:
             if monotonic() < self.deadline:
                 raise  # of a hook that the policy called
             raise self.stop(StopReason.TIME_BUDGET) from None
-        completion = check_completion(given, request, vocabulary_size=vocabulary_size(self.policy))
+        # What a policy samples must be below its `vocabulary_size`, if it has one.
+        size: int | None = getattr(self.policy, "vocabulary_size", None)
+        completion = check_completion(given, request, vocabulary_size=size)
         if self.count is not None:
             await self.count.learn(request, completion)
         before = row_tokens if completion.extends_row else 0

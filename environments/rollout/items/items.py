@@ -56,7 +56,11 @@ def load_items(
     if not items:
         raise DatasetError(f"{source} has no items")
     for row, item in enumerate(items):
-        _check_fields(item, required_fields, source, _where(row, lines))
+        for field in required_fields:
+            if item.get(field) is None:
+                where = f"row {row + 1}" if lines is None else f"line {lines[row]}"
+                present = sorted(key for key, value in item.items() if value is not None)
+                raise DatasetError(f"{source}, {where}: no field {field!r}; it has {present}")
     return items
 
 
@@ -146,23 +150,7 @@ def _json_lines(path: Path, file: Iterable[bytes]) -> tuple[list[Item], list[int
 
 def _object(row: object, where: str) -> Item:
     if not isinstance(row, dict):
-        raise DatasetError(f"{where}: expected a JSON object, got {_kind(row)}")
+        names = {"NoneType": "null", "str": "a string", "bool": "a boolean", "int": "a number"}
+        kind = names.get(type(row).__name__, "a number" if isinstance(row, float) else "a list")
+        raise DatasetError(f"{where}: expected a JSON object, got {kind}")
     return cast(Item, row)
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    names = {"str": "a string", "bool": "a boolean", "int": "a number", "float": "a number"}
-    return names.get(type(value).__name__, "a list")
-
-
-def _check_fields(item: Item, required: Sequence[str], source: str, where: str) -> None:
-    for field in required:
-        if item.get(field) is None:
-            present = sorted(key for key, value in item.items() if value is not None)
-            raise DatasetError(f"{source}, {where}: no field {field!r}; it has {present}")
-
-
-def _where(row: int, lines: list[int] | None) -> str:
-    return f"row {row + 1}" if lines is None else f"line {lines[row]}"

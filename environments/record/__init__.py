@@ -1,1 +1,1 @@
-"""The rollout JSONL and what a run came to."""
+"""The record of a run, its statistics, and imports of logged sessions."""

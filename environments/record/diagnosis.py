@@ -1,4 +1,4 @@
-"""Causes of groups that cannot be trained on, counted, in words and with a remedy."""
+"""Why groups cannot be trained on: causes, counted, each with a remedy."""
 
 import re
 from collections import Counter
@@ -89,7 +89,7 @@ def diagnosis_by(causes: Mapping[Cause | None, int]) -> Diagnosis:
 
 
 def cause_of(credited: CreditedGroup) -> Cause | None:
-    """Return why a group cannot be trained on, if it cannot and was rolled out for training."""
+    """Return why a group cannot be trained on; None if it can, or belongs to an evaluation."""
     group, reason = credited.group, credited.reason or ""
     if credited.status == "ok" or group.is_evaluation:
         return None

@@ -58,7 +58,7 @@ def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
 
 
 def with_crc(line: bytes) -> bytes:
-    """Append the CRC-32 of all bytes before its own field."""
+    """Append the field with the CRC-32 of all bytes before it."""
     content = line[: -len(b"}\n")]
     return b'%s%s%08x"}\n' % (content, _CRC, zlib.crc32(content))
 
@@ -138,7 +138,7 @@ def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def as_failed(credited: CreditedGroup, error: RecordError) -> CreditedGroup:
-    """Return the group failed, without the siblings that JSON cannot hold."""
+    """Return the group as a failed one, without the siblings that JSON cannot hold."""
     group = credited.group
     kept: list[Trajectory] = []
     lost: list[Failure] = []

@@ -166,7 +166,7 @@ class Contents:
         return {None if each is None else str(each) for each in held}
 
     def differences(self, now: RunOrigin) -> list[str]:
-        """Describe how a run differs, unless the record already has groups of it, which was then accepted."""
+        """Describe how a run differs from the record's, unless the record already accepted groups of it."""
         if now.fingerprint in self.fingerprints:
             return []
         changed: list[str] = []

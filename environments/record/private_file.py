@@ -141,7 +141,7 @@ class AppendFile:
         return torn
 
     def append(self, line: bytes) -> None:
-        """Write a line, or raise RecordError for this line and all later ones."""
+        """Write a line. After a RecordError, no further line is written."""
         with self._lock:
             self._lost = self._lost or self._outside_change()
             if self._lost is not None:
@@ -198,7 +198,7 @@ class AppendFile:
 
 
 def is_whole(line: bytes) -> bool:
-    """Whether at most the newline of a line is missing."""
+    """Whether a line is complete; only its newline may be missing."""
     if line.endswith(b"\n"):
         return True
     try:

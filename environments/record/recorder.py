@@ -43,14 +43,14 @@ _INSTEAD = "choose another --out, start over with --fresh, or go on all the same
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLine:
     content: bytes
-    """The line, without facts that the file holds once."""
+    """The line without the facts that `append_line` adds."""
     fingerprint: str | None
     group_id: str = ""
     artefacts: bytes | None = None
 
 
 def serialise(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[GroupLine, CreditedGroup]:
-    """Return a group's line, and the group as the line holds it: failed if no line can hold it."""
+    """Return a group's line and the recorded group, which is a failed one if no line can hold it."""
     group = credited.group
     credited = replace(credited, group=replace(group, fingerprint=group.fingerprint or fingerprint))
     try:
@@ -101,7 +101,7 @@ class Recorder:
         return (item_id, epoch) in self.finished
 
     def has_failed_before(self, item_id: str, epoch: int) -> bool:
-        """Whether all tries of this group in the file that was opened failed."""
+        """Whether this group had failed, and not finished, when the file was opened."""
         return (item_id, epoch) in self._failed_at_start
 
     def tries(self, item_id: str, epoch: int) -> int:

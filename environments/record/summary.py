@@ -27,7 +27,7 @@ REMEDIES = {
     "renderer": "the chat format cannot go on from what was sampled; --openai.family chooses another",
 }
 MANY_BROKEN = 0.05
-"""Share of all rollouts dropped at one place that is reported."""
+"""Report a place of the code that dropped this share of all rollouts."""
 _PLACE = re.compile(r" \(([^()]+:\d+ in [^()]+)\)$")
 _ROLES = ("judge", "user", "summariser", "other")
 

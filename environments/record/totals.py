@@ -32,7 +32,7 @@ OTHER_NAMES = "other names"
 MAX_NAMES = 20
 MAX_TEXTS = 1000
 MAX_INDICES = 128
-"""Acts with their own numbers; all later acts share the last."""
+"""Entries of `by_turn`; the last covers all later acts."""
 TEXT_CHARS = 160
 _NAME_CHARS = 40
 BETWEEN_CALLS = "between calls"
@@ -48,7 +48,7 @@ class Spread:
     centre: float = 0.0
     """The mean by an update formula, with an error that does not grow."""
     squares: float = 0.0
-    """Squared distances from the mean (Chan, Golub and LeVeque, "Updating formulae …", 1979)."""
+    """Sum of squared distances from the mean (Chan, Golub and LeVeque, "Updating formulae …", 1979)."""
 
     @staticmethod
     def of(numbers: Iterable[float | None]) -> "Spread":
@@ -174,7 +174,7 @@ class Summary:
     def values(self) -> dict[str, Any]:
         """Return all numbers as nested JSON values, with None for unknown ones.
 
-        `by_turn` has an entry per act, from 0; all later acts share the one with `later`.
+        `by_turn` has an entry per index of an act, from 0; the entry with `later` covers all later acts.
         """
         numbers = _as_json(self.totals)
         numbers["groups"] = {"done": self.done, **numbers["groups"]}
@@ -201,7 +201,7 @@ class Summary:
 
 
 def merge(one: Any, other: Any) -> Any:
-    """Merge two totals of one statistic; None is unknown."""
+    """Merge two totals of one statistic; None stands for an unknown total."""
     if isinstance(one, Spread | Tally | NamedSpreads | Distinct | Most):
         return one.merge(other)
     if isinstance(one, dict):

@@ -25,7 +25,7 @@ class GroupLeftOut(WireError):
 
 @dataclass(slots=True, kw_only=True)
 class CompletionColumns:
-    """Columns with one entry per token row: `[row][token]`, of the completion except for `prompt_ids`."""
+    """Columns with one entry per token row, `[row][token]`; all but `prompt_ids` cover the completion."""
 
     prompt_ids: list[list[int]] = field(default_factory=list[list[int]])
     completion_ids: list[list[int]] = field(default_factory=list[list[int]])
@@ -33,7 +33,7 @@ class CompletionColumns:
     logprobs: list[list[float]] | None = field(default_factory=list[list[float]])
     """Log-probabilities of sampled tokens, else 0.0; None if some are unknown."""
     tool_mask: list[list[int]] = field(default_factory=list[list[int]])
-    """Equals 1 where a token is trained."""
+    """1 where a token is trained, else 0."""
     advantages: list[list[float]] = field(default_factory=list[list[float]])
 
     @property
@@ -159,7 +159,7 @@ def step_columns(
     pad_id: int = 0,
     trained: Collection[str] = ("ok", "no_credit"),
 ) -> StepColumns:
-    """Return all groups, each padded to `rows`; groups that do not fit are padding."""
+    """Return all groups, each padded to `rows`; a group of another status, or with more rows, is padding."""
     step = StepColumns()
     for index, group in enumerate(groups):
         status, before = str(group.status), step.columns.rows

@@ -105,7 +105,7 @@ def _divides_by_one_count(accumulation: int, get: Get) -> bool:
 
 
 def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
-    """Whether a ratio of 1 stays unclipped; `cispo` needs a clipped ratio above 0, its factor."""
+    """Whether a ratio of 1 stays unclipped; in `cispo` the clipped ratio is a factor and must not be 0."""
     return above is None or (above > 0.0 if get("loss_type") == "cispo" else above >= 0.0)
 
 

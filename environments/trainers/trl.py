@@ -71,7 +71,7 @@ class Rollouts:
         self._opened = OpenInThread(self.env)
         self.epochs = Counter[str]()
         self.groups: list[CreditedGroup] = []
-        """The last step's, of this process."""
+        """This process's groups of the last step."""
         self.step = StepColumns()
         self.counts = Counter[str]()
 
@@ -220,7 +220,7 @@ class _KeptEpochs(TrainerCallback, ExportableState):
 
 
 def _refuse_few_items(items: int, args: GRPOConfig) -> None:
-    """TRL would silently train nothing."""
+    """Refuse fewer items than a step needs, since TRL would silently train nothing."""
     groups = args.generation_batch_size // args.num_generations
     if items < groups:
         raise ConfigError(

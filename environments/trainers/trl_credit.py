@@ -23,7 +23,7 @@ class TurnCreditGRPOTrainer(GRPOTrainer):
     params: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, *given: Any, exact: Exact | None = None, **named: Any) -> None:
-        """Take the arguments of `GRPOTrainer`, and `exact`, see `Exact`."""
+        """Take `GRPOTrainer`'s arguments and `exact`, the reaction to settings that change the step."""
         super().__init__(*given, **named)
         check_grpo_config(self.args, exact, own_rollouts=True)
 

@@ -98,7 +98,7 @@ def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
 class Session:
     session_id: str | None
     item_id: str | None
-    """None: the prompt identifies the item."""
+    """The item's name; without one, the prompt identifies the item."""
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...]

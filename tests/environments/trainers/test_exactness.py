@@ -17,7 +17,9 @@ REGISTRIES = ("verl", "skyrl", "tinker")
 
 @pytest.fixture
 def trainer(request):
-    return importlib.import_module(f"tests.environments.trainers.test_{request.param}")
+    module = importlib.import_module(f"tests.environments.trainers.test_{request.param}")
+    # Where the trainer is missing, pytest's collection leaves a module that was read up to its skip.
+    return module if hasattr(module, "advantages_in_loss") else importlib.reload(module)
 
 
 @pytest.fixture

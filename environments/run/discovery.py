@@ -27,12 +27,11 @@ _PROJECT = "pyproject.toml"
 def find_environment(given: str) -> type[AgentEnv]:
     """Return the class that `given` names.
 
-    `given` is a shipped name (`code_debug`), the folder of a project that registers an environment, a name
-    that an installed package registers, `path/to/file.py[:Class]` or `package.module[:Class]`; the first
-    match in this order wins. A file's folder, or the current one for a module, is appended to `sys.path`, so
-    that it never hides Turnwise's own packages.
+    `given` is, by precedence, a shipped name (`code_debug`), a project folder or an installed package that
+    registers an environment, `path/to/file.py[:Class]` or `package.module[:Class]`. A file's folder, or the
+    current one for a module, is appended to `sys.path`, so that it never hides Turnwise's packages.
 
-    Raises ConfigError if nothing has this name, its code fails, or it has no or several environments.
+    Raises ConfigError if the name is unknown or ambiguous, or its code fails.
     """
     if given in SHIPPED:
         given = shipped_target(given)

@@ -64,8 +64,7 @@ async def evaluate(
 ) -> int:
     """Open an environment for evaluation and roll out each item `eval_rollouts` times, unless recorded.
 
-    Returns the exit code: 0 if every item was tried, 130 or 143 after a signal, `FAILED` if no rollout was
-    left or the run stopped early.
+    Returns the exit code: 0 if every item was tried, 128 plus the signal, or `FAILED`.
     """
     folder = evaluation_folder(env.config, env.name, options.name)
     there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]

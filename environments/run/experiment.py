@@ -42,18 +42,18 @@ WHERE_WRITTEN = frozenset({
     "use_trackio", "wandb_name", "profile",
 })  # fmt: skip
 NOT_COUNTED = WHERE_WRITTEN | frozenset({
-    # How much is run, and how fast.
+    # Amount and speed.
     "max_items", "total_steps", "shuffle", "max_concurrent_rollouts", "max_failed_groups",
-    # Of an evaluation, in which alone they count, see `origin_of`.
+    # Counted in evaluations only, see `origin_of`.
     "eval_rollouts", "pass_score",
-    # How it reaches a trainer.
+    # Delivery to a trainer.
     "credit_view", "score_divisor", "allow_approximate_tokens", "max_batches_offpolicy",
     "min_batch_allocation",
-    # Rollouts and rewards are the same; which of them are too old to be trained on stands in each group.
+    # Staleness is recorded in each group.
     "max_staleness",
-    # How much is kept of a rollout, which goes as it goes.
+    # Bytes kept of a rollout.
     "artefacts_mb",
-    # What the file holds counts, not where it lies.
+    # The content counts, not the path.
     "dataset_path",
 })  # fmt: skip
 """Settings that may differ between runs of an experiment."""

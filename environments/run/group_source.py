@@ -44,22 +44,18 @@ class ShownGroups:
     def add(self, credited: CreditedGroup) -> None:
         group = credited.group
         has_credit = credited.status != "failed" and not group.is_evaluation
-        for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True):
+        for trajectory, row in zip(group.trajectories, credited.advantages, strict=True):
             if trajectory.score is not None:
                 self._value("score", trajectory.score)
             for index, reward in enumerate((trajectory.act_rewards or ())[:CHARTED_TURNS]):
                 if reward is not None:
                     self._value(f"turn/{index + 1:02}/reward", reward)
-            advantages = [
-                (advantage, turn.trained)
-                for advantage, turn in zip(row, trajectory.turns, strict=True)
-                if turn.kind == "act"
-            ]
-            for index, (advantage, trained) in enumerate(advantages[:CHARTED_TURNS]):
-                if trained and has_credit:
+            acts = [each for each in zip(row, trajectory.turns, strict=True) if each[1].kind == "act"]
+            for index, (advantage, turn) in enumerate(acts[:CHARTED_TURNS]):
+                if turn.trained and has_credit:
                     self._value(f"turn/{index + 1:02}/advantage", advantage)
-        if credited.group.trajectories and len(self.samples) < MAX_SAMPLES:
-            self.samples.append(sample(credited.group.trajectories[0], credited))
+        if group.trajectories and len(self.samples) < MAX_SAMPLES:
+            self.samples.append(sample(group.trajectories[0], credited))
 
     def merge(self, other: "ShownGroups") -> None:
         for name, values in other.histograms.items():

@@ -60,8 +60,7 @@ async def process(
     """Open an environment and roll out its tasks; a group counts as done once it is on disk.
 
     Returns the exit code: 0; 130 or 143 after a signal; `FAILED` if every group failed, `max_failed_groups`
-    failed in a row, or one was never completed; `WITHOUT_REWARD`. Raises UsageError if the environment cannot
-    be opened or the record belongs to another run.
+    failed in a row, or one was never completed; `WITHOUT_REWARD`.
     """
     place = place_of(env.config, env.name, options)
     has_next_items = writes(env, "next_items")
@@ -127,7 +126,7 @@ async def roll_out(run: OpenRun, tasks: "PlannedTasks | NextItemsTasks") -> int:
     driver = _Driver(run, recorder, tasks)
     run.watchdog.on_end = driver.record_blocked
     try:
-        with run.watchdog.arm(), progress:
+        with run.watchdog.arm(), progress.live:
             return await run_groups(
                 tasks,
                 driver.start,

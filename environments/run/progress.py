@@ -142,7 +142,7 @@ class Progress:
         self.rollout = self.in_flight.watch
         self._console, self._log = console, log
         self.observers = Observers()
-        self._live = LiveView(console, self._picture)
+        self.live = LiveView(console, self._picture)
         self._is_ready = False
         self._total: int | None = None
         self._done_before = 0
@@ -159,13 +159,6 @@ class Progress:
 
     def ready(self) -> None:
         self._is_ready = True
-
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.__exit__()
 
     @property
     def elapsed_s(self) -> float:
@@ -194,7 +187,7 @@ class Progress:
 
         `where` is the place in the environment's code that holds the event loop, if any.
         """
-        if self._live.is_shown or monotonic() - self._last_line < HEARTBEAT_S:
+        if self.live.is_shown or monotonic() - self._last_line < HEARTBEAT_S:
             return
         if oldest := self.in_flight.oldest():
             self.say(f"{self.line()} · oldest: {oldest}")

@@ -24,9 +24,9 @@ def configured_tracer() -> "Tracer | None":
 def trace_group(credited: CreditedGroup, tracer: "Tracer") -> None:
     """Make a trace of each rollout: `invoke_agent`, in it a `chat` per turn and an `execute_tool` per call.
 
-    Durations are measured, start times are not: a trace ends now, calls follow each other from its start, and
-    hooks come after them. `None` values are left out, as are advantages of a group that failed or is not
-    trained on. A dropped rollout is a trace with an error.
+    Durations are measured, start times are not: a trace ends now, calls follow each other from its start,
+    hooks come last. Unknown values are left out, as are advantages of a group that is not trained on. A
+    dropped rollout is a trace with an error.
     """
     from opentelemetry.context import Context  # noqa: PLC0415
     from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context  # noqa: PLC0415

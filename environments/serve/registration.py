@@ -53,11 +53,7 @@ class Registration:
         self._send_again = False
 
     async def look(self) -> bool:
-        """Read the API's state and return whether our registration is still valid.
-
-        Raises ApiUnavailableError if the API does not answer; ConfigError if no API is there, or its batches
-        cannot be filled with our groups.
-        """
+        """Read the API's state and return whether our registration is still valid."""
         before = self.state
         state = await self._state_of(self.answer)
         has_fallen = before is not None and state.step < before.step
@@ -76,8 +72,7 @@ class Registration:
         """Register again; posts that the API has lost wait in the outbox again.
 
         Returns the number of those posts, or None without a trainer: nothing is registered then. Raises
-        ApiUnavailableError if the API does not answer, although it may have registered us; ConfigError if its
-        batches cannot be filled with our groups.
+        ApiUnavailableError if the API does not answer; it may have registered us all the same.
         """
         if (await self._api.state()).batch_size <= 0:
             return None

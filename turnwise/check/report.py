@@ -82,7 +82,7 @@ def run_supervised(command: Sequence[str], names: Sequence[str], *, limit_s: flo
     return dict.fromkeys(names, ended) | report
 
 
-def shown_parts(report: Mapping[str, Any], width: int) -> Iterator[str]:
+def part_lines(report: Mapping[str, Any], width: int) -> Iterator[str]:
     for name, title in PARTS.items():
         if values := report.get(f"shown {name}"):
             lines = list(_lines(name, values, width - 2))

@@ -15,7 +15,7 @@ from rich.text import Text
 from environments.run.worker_pool import run_whole
 from turnwise.check.check_run import NAMES, run_checks
 from turnwise.check.checked_env import CheckedEnv
-from turnwise.check.report import PARTS, Report, Result, run_supervised, shown_parts
+from turnwise.check.report import PARTS, Report, Result, part_lines, run_supervised
 from turnwise.cli.env_command import EnvCall, EnvCommand, with_proxies
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
@@ -43,7 +43,9 @@ class CheckCommand(EnvCommand):
         if isinstance(report, int):
             return report
         if options["as_json"]:
-            _show_json(report)
+            checks = [{"check": name, "result": report[name][0], "found": report[name][1]} for name in NAMES]
+            shown = {part: report[f"shown {part}"] for part in PARTS if f"shown {part}" in report}
+            click.echo(json.dumps({"checks": checks, **shown}, indent=2, ensure_ascii=False))
         else:
             _show(report)
         return FAILED if any(report[name][0] == "fail" for name in NAMES) else 0
@@ -90,11 +92,5 @@ def _show(report: Mapping[str, Any]) -> None:
         table.add_row(name, Text(result, style=_STYLES[result]), Text(found))
     with console.capture() as shown:  # rich ends the process when its output is closed
         console.print(table)
-    click.echo("\n".join(shown_parts(report, console.width)))
+    click.echo("\n".join(part_lines(report, console.width)))
     click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
-
-
-def _show_json(report: Mapping[str, Any]) -> None:
-    checks = [dict(zip(("check", "result", "found"), (name, *report[name]), strict=True)) for name in NAMES]
-    shown = {part: report[f"shown {part}"] for part in PARTS if f"shown {part}" in report}
-    click.echo(json.dumps({"checks": checks, **shown}, indent=2, ensure_ascii=False))

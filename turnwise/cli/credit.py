@@ -238,17 +238,13 @@ def _recompute(
     steps: defaultdict[str | None, list[int]] = defaultdict(list)
     for index, old in enumerate(new):
         if _can_be_credited(old):
-            steps[_first_weights(old)].append(index)
+            turns = (turn for trajectory in old.group.trajectories for turn in trajectory.turns)
+            steps[next((turn.weight_versions[0] for turn in turns), None)].append(index)
     for indices in steps.values():
         for index, group in zip(indices, credit.credit_groups([new[i] for i in indices]), strict=True):
             new[index] = group
     done.steps = [*steps]
     yield from ((*each, group) for each, group in zip(every, new, strict=True))
-
-
-def _first_weights(credited: CreditedGroup) -> str | None:
-    turns = (turn for trajectory in credited.group.trajectories for turn in trajectory.turns)
-    return next((turn.weight_versions[0] for turn in turns), None)
 
 
 def _can_be_credited(old: CreditedGroup) -> bool:

@@ -123,13 +123,6 @@ def load_code(_: click.Context, __: click.Parameter, code: str | None) -> str | 
 
 
 def _read(estimator: str, preset: str | None, settings: Sequence[str], missing: str | None) -> CreditOptions:
-    params = _parameters(estimator, settings)
-    resolve(estimator, preset=preset, **params)
-    outcome = None if missing is None else missing_outcome_of(missing, "--missing-outcome")
-    return CreditOptions(estimator=estimator, preset=preset, params=params, missing_outcome=outcome)
-
-
-def _parameters(estimator: str, settings: Sequence[str]) -> dict[str, Value]:
     spec = describe(estimator)
     params: dict[str, Value] = {}
     for setting in settings:
@@ -137,4 +130,6 @@ def _parameters(estimator: str, settings: Sequence[str]) -> dict[str, Value]:
         if not equals:
             raise CreditError(f"--set takes NAME=VALUE, not {setting!r}")
         params[name] = spec.parameter(name).read(text, estimator)
-    return params
+    resolve(estimator, preset=preset, **params)
+    outcome = None if missing is None else missing_outcome_of(missing, "--missing-outcome")
+    return CreditOptions(estimator=estimator, preset=preset, params=params, missing_outcome=outcome)

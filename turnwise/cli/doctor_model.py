@@ -58,7 +58,8 @@ def command(ctx: click.Context, url: str | None, list_families: bool, **options:
     Exits with 0 when a run can use it, with tokens or with text alone; the last lines say which.
     """
     if list_families:
-        click.echo("\n".join(map(_family_line, family_names())))
+        for name in family_names():
+            click.echo(f"{name:<17} calls in text alone, no token ids" if name in TEXT_FAMILIES else name)
         return 0
     settings = _merge(ctx.meta[_FLAGS], {"base_url": url, **options})
     if not settings.servers[0].base_url:
@@ -69,10 +70,6 @@ def command(ctx: click.Context, url: str | None, list_families: bool, **options:
     if found.flags and public_url(base_url) != base_url:
         click.echo("Of the URL, user, password and query are left out: add your own.")
     return 1 if found.tokens == "none" else 0
-
-
-def _family_line(name: str) -> str:
-    return f"{name:<17} calls in text alone, no token ids" if name in TEXT_FAMILIES else name
 
 
 def _merge(flags: Overrides, options: dict[str, str | None]) -> Settings:

@@ -20,7 +20,7 @@ from tools.sandbox import (
     prepare_sandboxes,
     reap_sandboxes,
 )
-from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
+from tools.sandbox.check import Target, all_checks, run_checks
 from tools.sandbox.conformance.checks import Check
 
 _OPENS_WITHIN_S = 60
@@ -123,20 +123,16 @@ async def _check(target: Target, checks: Sequence[Check], crowd: int, as_json: b
     await _open_once(target)
     async for result in run_checks(target, checks, crowd=crowd):
         counts[result.status] += 1
-        _print(result, as_json)
+        if as_json:
+            click.echo(orjson.dumps(result).decode())
+            continue
+        word = click.style(f"{result.status:<8}", fg=_COLOURS[result.status])
+        reason = f": {' '.join(result.reason.split())}" if result.reason else ""
+        click.echo(f"{word}{result.number:>3} {result.name}{reason}")
     total = f"{target.backend}: {counts['ok']} ok, {counts['failed']} failed, {counts['skipped']} skipped"
     # With --json, stdout has one check per line.
     click.echo(f"{total}, of {len(checks)} checks", err=as_json)
     return 1 if counts["failed"] else 0
-
-
-def _print(result: CheckResult, as_json: bool) -> None:
-    if as_json:
-        click.echo(orjson.dumps(result).decode())
-        return
-    word = click.style(f"{result.status:<8}", fg=_COLOURS[result.status])
-    reason = f": {' '.join(result.reason.split())}" if result.reason else ""
-    click.echo(f"{word}{result.number:>3} {result.name}{reason}")
 
 
 async def _query(

@@ -108,7 +108,8 @@ def _turn_lines(trajectory: Trajectory, number: int, entry: TurnLedger, max_char
     turn, rewards = trajectory.turns[number], trajectory.rewards
     reward = "not scored" if entry.reward is None else f"reward {_number(entry.reward)}"
     kind = "" if turn.kind == "act" else f" · {turn.kind}"
-    advantage = click.style(_with_sign(entry.advantage), fg=_colour(entry.advantage))
+    colour = "green" if entry.advantage > 0 else "red" if entry.advantage < 0 else None
+    advantage = click.style(_with_sign(entry.advantage), fg=colour)
     yield _heading(f"sibling {trajectory.sibling}", f"{kind} · {reward} · advantage {advantage}")
     yield from _message(turn.message, max_chars, "  ")
     for result in turn.tool_results:
@@ -212,7 +213,3 @@ def _numbers(named: Mapping[str, float]) -> str:
 
 def _counts(names: Iterable[str]) -> str:
     return ", ".join(f"{_line(name)} {count}" for name, count in Counter(names).items())
-
-
-def _colour(value: float) -> str | None:
-    return "green" if value > 0 else "red" if value < 0 else None

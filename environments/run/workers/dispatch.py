@@ -260,22 +260,20 @@ class WorkerPool:
             goes_alone = request.what == "first" or deaths >= MAX_SHARED_DEATHS
             async with self._worker(alone=goes_alone) as slot:
                 answer = await self._ask(slot, request)
-            if not isinstance(answer, Death):
-                self._reset_deaths()
-                return answer
-            if (blocked := answer.blocked) is None:
-                deaths += 1
-                alone += goes_alone
-            elif (blocked.item_id, blocked.epoch) == (request.item_id, request.epoch):
-                self._reset_deaths()
-                return blocked.failure
-            if alone == MAX_DEATHS_ALONE:
-                self._reset_deaths()
-                return _failure(answer)
-
-    def _reset_deaths(self) -> None:
-        for each in self._slots:
-            each.deaths = 0
+            if isinstance(answer, Death):
+                if (blocked := answer.blocked) is None:
+                    deaths += 1
+                    alone += goes_alone
+                    if alone < MAX_DEATHS_ALONE:
+                        continue
+                    answer = _failure(answer)
+                elif (blocked.item_id, blocked.epoch) == (request.item_id, request.epoch):
+                    answer = blocked.failure
+                else:
+                    continue
+            for each in self._slots:
+                each.deaths = 0
+            return answer
 
     @asynccontextmanager
     async def _worker(self, *, alone: bool) -> AsyncGenerator[_Slot]:

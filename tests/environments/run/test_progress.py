@@ -41,15 +41,13 @@ def progress_on(out, *, terminal, total=4, done_before=0):
 
 def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
     out = io.StringIO()
-    with (
-        progress_on(out, terminal=False, done_before=1) as progress,
-        progress.rollout(InFlight(item_id="a", sibling=0)),
-    ):
+    progress = progress_on(out, terminal=False, done_before=1)
+    with progress.rollout(InFlight(item_id="a", sibling=0)):
         progress.group_done(note_of(group_with(0.5, errors=("ValueError: x",))))
     assert out.getvalue().startswith("groups 2/4 · 1 in flight · mean score 0.500 · 1 dropped · ")
     assert "ETA" in progress.line()
-    with progress_on(io.StringIO(), terminal=False, total=None) as endless:
-        endless.group_done(note_of(group_with(0.5)))
+    endless = progress_on(io.StringIO(), terminal=False, total=None)
+    endless.group_done(note_of(group_with(0.5)))
     assert "ETA" not in endless.line()
 
 

@@ -87,7 +87,8 @@ class CanaryTokens:
                 near = np.convolve(columns["turn"] >= 0, np.ones(2 * _NEAR + 1))[_NEAR + 1 : -_NEAR] > 0
                 each.append({name: column[1:][near] for name, column in columns.items()})
                 states, log_p = model.forward(row.tokens)
-                errors.append(_one_hot_minus(np.exp(log_p[:-1][near]), each[-1]["id"]))
+                errors.append(-np.exp(log_p[:-1][near]))
+                errors[-1][np.arange(len(errors[-1])), each[-1]["id"]] += 1.0
                 hidden.append(states[:-1][near])
         columns = {name: np.concatenate([row[name] for row in each]) for name in each[0]}
         return cls(groups, columns, np.concatenate(errors), np.concatenate(hidden))
@@ -152,12 +153,6 @@ def _columns(row: CreditedRow, *, group: int, number: int) -> Mapping[str, NDArr
         "advantage": np.array(row.advantages),
         "is_prompt": np.cumsum(turns >= 0) == 0,
     }
-
-
-def _one_hot_minus(probabilities: Weights, token_ids: Ids) -> Weights:
-    errors = -probabilities
-    errors[np.arange(len(token_ids)), token_ids] += 1.0
-    return errors
 
 
 def diagnose(
@@ -254,7 +249,7 @@ def _without_entropy(step: Weights, tokens: CanaryTokens) -> tuple[Weights, list
 # Mistakes of trainers: each is a weight per token, and a sentence.
 
 
-def known_mistakes(tokens: CanaryTokens) -> dict[tuple[str, ...], Numbers]:
+def combine_mistakes(tokens: CanaryTokens) -> dict[tuple[str, ...], Numbers]:
     """Return the weights of each combination of mistakes, by its sentences; () for no mistake."""
     return {
         tuple(filter(None, sentences)): np.where(
@@ -325,7 +320,7 @@ _KEPT: Mapping[str, WeightOf] = {
 def _nearest(weights: Numbers, tokens: CanaryTokens) -> tuple[float, list[str]]:
     if not weights.any():
         return 1.0, ["no sampled token is trained"]
-    fits = {sentences: _cosine(known, weights) for sentences, known in known_mistakes(tokens).items()}
+    fits = {sentences: _cosine(known, weights) for sentences, known in combine_mistakes(tokens).items()}
     least = max(map(abs, fits.values())) - _AS_GOOD
     good = [sentences for sentences, fit in fits.items() if abs(fit) >= least]
     best = min(good, key=lambda sentences: (len(sentences), -abs(fits[sentences])))

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from turnwise.lab.probe.diagnosis import diagnose, known_mistakes
+from turnwise.lab.probe.diagnosis import combine_mistakes, diagnose
 from turnwise.lab.probe.step_reading import TrainerStep
 
 
@@ -25,7 +25,7 @@ def stepped(tokens, weights, scale=1 / 15):
 
 
 def of(tokens, *said):
-    return known_mistakes(tokens)[said]
+    return combine_mistakes(tokens)[said]
 
 
 def test_the_policy_gradient_is_exact_on_a_scale_that_is_named(tokens, said_of):
@@ -45,7 +45,7 @@ def test_a_scale_that_nobody_knows_is_a_number_and_is_told_to_be_unknown(tokens,
 def test_every_known_mistake_alone_is_named(tokens, said_of):
     named = {
         said[0]: said_of(stepped(tokens, weights))
-        for said, weights in known_mistakes(tokens).items()
+        for said, weights in combine_mistakes(tokens).items()
         if len(said) == 1
     }
     assert len(named) == 11  # the twelfth is in tokens that were not sampled

@@ -244,6 +244,8 @@ class Snapshots(_Preparations[SandboxSpec, Snapshot]):
             yield await asyncio.shield(making)
         finally:
             self._users[spec] -= 1
+            if not self._users[spec]:
+                del self._users[spec]
             await to_the_end(self._drop_unused())
 
     async def aclose(self) -> None:

@@ -153,7 +153,7 @@ def credited(
     `none`.
 
     Raises:
-        CreditError: as for `credited_batch`, or if the estimator compares all groups of a training step.
+        CreditError: if `credited_batch` raises it, or the estimator compares all groups of a step.
     """
     describe(estimator).refuse_alone()
     return _credit_all([(group, policy)], estimator, preset, params or {}, rules)[0]

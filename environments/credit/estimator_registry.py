@@ -329,7 +329,7 @@ def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[s
     """Return every parameter's value in a call: default, then preset, then `params`.
 
     Raises:
-        CreditError: as for `estimate`.
+        CreditError: if `estimate` would raise it.
     """
     spec = describe(name)
     spec.check(params)
@@ -341,7 +341,7 @@ def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) ->
     """Return checked parameters from settings, where values may be text.
 
     Raises:
-        CreditError: as for `estimate`.
+        CreditError: if `estimate` would raise it.
     """
     spec = describe(name)
     params = {key: spec.parameter(key).read(value, name) for key, value in settings.items()}

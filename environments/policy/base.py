@@ -39,7 +39,7 @@ class OpenRow:
     def rest_of(self, prompt_ids: Sequence[int]) -> tuple[int, ...] | None:
         """Return the part of a prompt after this row, or None if the prompt does not start with the row."""
         end = len(self._ids)
-        # Most other prompts differ in their length or at the row's end.
+        # Cheap test: prompts of other rows mostly differ in length or at this row's end.
         if len(prompt_ids) < end or (end and prompt_ids[end - 1] != self._ids[-1]):
             return None
         try:

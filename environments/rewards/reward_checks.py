@@ -32,8 +32,8 @@ def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Rewa
 
     Raises:
         RewardError: if they are not a list with one entry for each of `trajectory.acts`.
-        GroupRefused: in the same case, if there are turns of another kind. The agent decides whether there
-            are any, so dropping only those siblings would bias the group.
+        GroupRefused: if so, and there are turns of another kind. The agent decides whether there are any, so
+            dropping only those siblings would bias the group.
     """
     summaries = len(trajectory.turns) - len(trajectory.acts)
     if not summaries:

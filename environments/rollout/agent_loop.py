@@ -93,8 +93,8 @@ class Loop(Protocol):
         """Yield each turn as soon as its tool results and replies are known.
 
         Raises:
-            PolicyError, SandboxError: the sibling is lost.
-            AgentCausedError: the agent broke the rollout, see `break_off`.
+            PolicyError, SandboxError: if the sibling is lost.
+            AgentCausedError: if the agent broke the rollout, see `break_off`.
         """
         ...
 

@@ -316,7 +316,7 @@ async def model_summary(model: SecondModel, messages: Sequence[Message], *, seed
 
     Raises:
         ContextOverflow: if the model rejects the conversation.
-        SecondModelError, NoModelError: without an answer.
+        SecondModelError, NoModelError: if there is no answer.
     """
     *conversation, request = messages
     text = "\n\n".join(map(_as_text, conversation))

@@ -113,7 +113,7 @@ class keep_last_turns:  # noqa: N801  # read like the functions that they are
 
 @dataclass(frozen=True, slots=True)
 class fit_context:  # noqa: N801
-    """Drops whole oldest turns if the prompt exceeds `max_tokens`, down to 60 % of them.
+    """Drops the oldest turns if the prompt exceeds `max_tokens`, down to 60 % of them.
 
     Opening and summaries stay, and the last turn if it fits at all.
     """
@@ -140,7 +140,7 @@ class fit_context:  # noqa: N801
 class trim_tool_output:  # noqa: N801
     """Cuts the middle out of every tool result of more than `max_tokens` tokens.
 
-    It is cut before the model first sees it, so that rows can be extended.
+    Results are cut before the model first sees them, so that rows can be extended.
     """
 
     max_tokens: int

@@ -93,7 +93,7 @@ def check_completion(given: object, request: CompletionRequest, *, vocabulary_si
     Of a prompt that continues the request's row, only the ids after the row are kept.
 
     Raises:
-        PolicyError: with what is wrong, the value, and what is possible.
+        PolicyError: if the completion is invalid.
     """
     if not isinstance(given, Completion):
         raise PolicyError(f"the policy gave {given!r:.100}; give a turnwise.Completion")

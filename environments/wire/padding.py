@@ -119,7 +119,7 @@ def fill_posts(
 ) -> Iterator[RowGroup]:
     """Yield the rows in posts of exactly `size` rows.
 
-    A group that already fits is sent whole. Otherwise untrainable rows are dropped if scores are no credit.
+    A group that already fits is sent whole. Otherwise untrainable rows are dropped, unless scores are credit.
 
     Args:
         group: Rows with their trajectories' scores.

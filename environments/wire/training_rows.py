@@ -40,7 +40,7 @@ def check_rows(group: RowGroup) -> None:
     """Refuse rows that a trainer would misread or that would break a batch.
 
     Raises:
-        WireError: names the row and its problem.
+        WireError: if a row is malformed.
     """
     for index, row in enumerate(group.rows):
         problem = _problem(row)

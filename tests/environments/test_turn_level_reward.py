@@ -180,9 +180,7 @@ async def test_a_turn_hook_without_the_mixin_would_not_be_asked_for_and_is_refus
         return 1.0
 
     env = type("Env", (), {"name": "toy", "compute_reward": compute_reward, hook: compute_reward})()
-    with pytest.raises(
-        ConfigError, match=rf"writes {hook}, which is asked for only when TurnLevelRewardMixin"
-    ):
+    with pytest.raises(ConfigError, match=rf"writes {hook}, which is called only when TurnLevelRewardMixin"):
         scalar_scoring(env)
 
 

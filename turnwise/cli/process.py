@@ -27,9 +27,7 @@ def worker_options(command: Command) -> Command:
         click.option(
             "--worker-env", multiple=True, metavar="NAME", help="A variable that workers of --ray get."
         ),
-        click.option(
-            "--ray", metavar="HOST:PORT", help="Workers on this Ray cluster; auto: on that of here."
-        ),
+        click.option("--ray", metavar="HOST:PORT", help="Workers on this Ray cluster; auto: this machine's."),
         click.option("--workers", type=int, metavar="N", help="Roll out in N worker processes, on Ray."),
     ):
         command = option(command)

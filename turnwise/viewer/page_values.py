@@ -159,7 +159,7 @@ class TextCutter:
 
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 8
-"""Most tokens of one character."""
+"""Tokens that one character may have."""
 _SPACE = "\u2581"
 
 

@@ -40,7 +40,7 @@ from tools.plain_text import is_utf8
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_SIBLINGS = 1024
-"""More sessions with one opening form more groups, each an epoch of the item."""
+"""Further sessions with the same opening form more groups, each an epoch of the item."""
 _SHOWN_LINES = 5
 _GZIP = b"\x1f\x8b"
 

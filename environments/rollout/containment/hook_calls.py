@@ -286,7 +286,7 @@ class HookCalls:
             is_parallel: whether other calls run concurrently, so that it needs its own context variables.
 
         Raises:
-            TimeLimitExceeded, UserCodeBroke, Exception: as for `hook`.
+            TimeLimitExceeded, UserCodeBroke, Exception: if `hook` would raise it.
             ConfigError: if the rollout is over.
         """
         if self._is_over:

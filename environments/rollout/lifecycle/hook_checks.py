@@ -66,7 +66,7 @@ def check_hooks(env: Hooks) -> None:
             f"`config_init`: `return cls.env_config_cls({ignored[0]}=…), [ServerConfig()]`"
         )
     for name in sorted(own):
-        # Near to `play` is much that is meant to be something else: `plays`, `player`.
+        # `plays` or `player` are close to `play`, but rarely mean it.
         known = {*hooks, *_ATTRIBUTES} - {"play"} - written.keys()
         close = get_close_matches(name, known, n=1, cutoff=_CLOSE)
         if close and not name.startswith("_"):
@@ -87,7 +87,7 @@ def _refuse_other_parameters(env: Hooks, name: str, ours: Callable[..., Any]) ->
     is_context_optional = any(each.kind is Parameter.VAR_POSITIONAL for each in declared)
     try:
         written = signature(own)
-    except ValueError:  # of a function of C
+    except ValueError:  # a C function without a signature
         return
     more = ["ctx"] if is_context_optional and takes_context(own, len(arguments)) else []
     if _takes(written, [*arguments, *more]):

@@ -44,7 +44,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def keep_capabilities(wanted: int) -> None:
-    """Drop all capabilities except these bits irrevocably."""
+    """Irrevocably drop all capabilities except these bits."""
     # File objects would cost memory in every sandbox.
     fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     held = os.read(fd, 1 << 14).partition(b"CapPrm:")[2].split(None, 1)[0]

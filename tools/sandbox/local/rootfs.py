@@ -1,4 +1,4 @@
-"""The root file system of sandboxes: parts of this system, read-only, and an own /etc."""
+"""The root file system of sandboxes: parts of this system, read-only, and their own /etc."""
 
 import ctypes
 import os
@@ -77,7 +77,7 @@ def root_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
 
 
 def _root_place(path: str) -> str:
-    """Return where the root lends a folder; a sandbox's own /tmp covers places below it."""
+    """Return a lent folder's path in the root, outside of /tmp, which each sandbox covers."""
     return f"{_LENT}{path}" if _is_below(path, "/tmp") else path
 
 

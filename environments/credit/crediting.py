@@ -265,7 +265,7 @@ def without_peer_of(done: CreditedGroup) -> list[list[bool]] | None:
 def recorded_params(
     estimator: str, *, preset: str | None = None, params: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return every parameter that a record names, after preset and settings."""
+    """Return the parameters to record, with preset and settings applied."""
     kept = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
     used = resolve(estimator, preset=preset, **(params or {}))
     return {name: value for name, value in used.items() if name in kept}

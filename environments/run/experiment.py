@@ -69,7 +69,7 @@ _LARGEST_PROGRAM = 1 << 20
 _MOST_NAMED = 500
 _SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/usr/share", "/usr/lib"))
 _WRITTEN, _GONE = "written by a run", "gone"
-"""Stand for a digest. A file that a run writes is determined by its writer."""
+"""Replace a digest: a file that a run writes is determined by its writer."""
 _INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
 
 

@@ -236,7 +236,7 @@ async def first_alone(
     *,
     has_good: bool,
 ) -> list[GroupTask]:
-    """Roll out one first sibling after another until one does not fail in the environment's code."""
+    """Roll out first siblings of tasks one by one, until one does not fail in the environment's code."""
     failed = Counter[str]()
     while (task := await next_task()) is not None:
         group = await roll_out(task)

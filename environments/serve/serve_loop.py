@@ -54,9 +54,8 @@ Entry = tuple[int, GroupTask]
 class CircuitBreaker(Breaker):
     """Returns the next tasks; a failed one is deferred until a group succeeds.
 
-    Then a deferred task counts as failed if the streak was short. After a streak that opened the breaker,
-    which was not the task's fault, it is tried once more. Tasks still deferred at the end are left to the
-    next `serve`.
+    After a success, deferred tasks count as failed if the streak was short; if it opened the breaker, it was
+    not their fault, and they are tried once more. Tasks still deferred at the end are left to the next `serve`.
     """
 
     def __init__(
@@ -290,7 +289,7 @@ class ServeLoop:
                 self._stop.set()
                 if self.in_flight:
                     if (error := _error_of(delivering)) is not None:
-                        # Now, not only after the grace period.
+                        # Said now, not only after the grace period.
                         self.say(f"nothing more can be delivered: {error}")
                     self.say(
                         f"{self.in_flight} groups in flight have {duration(self._bounds.grace_s)} to end"

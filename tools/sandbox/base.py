@@ -191,7 +191,7 @@ class ExecResult:
 
 
 class ExecOptions(TypedDict, total=False):
-    """Keyword arguments of `Sandbox.exec` but the time limit."""
+    """Keyword arguments of `Sandbox.exec` except the time limit."""
 
     stdin: bytes
     env: Mapping[str, str] | None

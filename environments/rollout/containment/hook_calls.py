@@ -279,7 +279,7 @@ class HookCalls:
 
         Args:
             function: returns a value or an awaitable.
-            doing: for people: a name for the profile, then a comma and details.
+            doing: text for people: a name in the profile, then a comma and details.
             limit_s: wall clock, without a `def`'s wait for a thread and without `ctx.verify`.
             setting: the setting of the limit.
             busy: whether the sandbox is ending a command of the function, which is then awaited.

@@ -196,7 +196,7 @@ class Lifecycle:
     async def _hook(
         self, calls: HookCalls, name: str, function: Callable[[], Any], limit_s: float | None = None
     ) -> Any:
-        """Return the result of a hook outside of rollouts, which may take long: it may load a model."""
+        """Return a hook's result outside of rollouts, mostly without a limit, since it may load a model."""
         try:
             given = await calls.run(function, doing=name, limit_s=limit_s, setting="hook_timeout_s")
             return require_finished(given, name)

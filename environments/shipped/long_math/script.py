@@ -24,7 +24,7 @@ class AuditMemory:
     page: int = 0
     """The last page known to be read."""
     about: str | None = None
-    """The store of that page, if the page is in the context."""
+    """The store of the page numbered `page`, if it is in the context."""
     stocks: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod

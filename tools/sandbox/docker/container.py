@@ -65,7 +65,7 @@ class ContainerFacts:
         )
 
     def problems(self, limits: SandboxLimits, *, whole: bool = False) -> list[str]:
-        """Return what the agent must not have, or lacks."""
+        """Describe privileges beyond the required ones, and what is missing."""
         capabilities, no_new = self.privileges
         is_root = whole and not int(capabilities, 16) & ~_OF_ROOT
         beyond = set(self.devices) - {"lo"}
@@ -276,7 +276,7 @@ def refuse_cut(engine: Engine, connection: Connection) -> None:
 
 
 def _run_as_root(engine: Engine, container: str, source: str) -> str:
-    """Run a program for a while; return its stderr."""
+    """Run a program with a time limit; return its stderr."""
     argv = ["python3", "-I", "-S", "-c", source]
     connection = Connection(engine.open_exec(container, argv, "0:0")[1])
     # The program sends no message; only its end matters.

@@ -436,7 +436,7 @@ class Connection:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the other side closed it."""
+        """Whether the peer closed the connection."""
         return self._channel is not None and self._channel.is_cut
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class ForkServer:
         self._requests.settimeout(_ANSWER_S)
         self._turn = threading.Lock()
         self._lost = False
-        # Not when it is replaced: another thread may still await an answer.
+        # On garbage collection: when it is replaced, another thread may still await an answer.
         self._give_back = weakref.finalize(self, _give_back, self._requests, self._log)
         self._give_back.atexit = False
         try:

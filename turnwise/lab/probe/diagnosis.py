@@ -363,7 +363,7 @@ def _first_difference(weights: Numbers, tokens: CanaryTokens) -> str:
 
 
 def _has_uneven_factors(weights: Numbers, tokens: CanaryTokens) -> bool:
-    """Whether groups or turns have unequal factors; the cosine does not show it for a small one."""
+    """Whether groups or turns have unequal factors, which the cosine hides for small ones."""
     for level, seen in (("group", _SEEN), ("turn", _SEEN_OF_TURNS)):
         factors = _factors(weights, tokens, level)
         has_credit = np.bincount(tokens.units(level), tokens.advantages**2) > 0

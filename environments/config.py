@@ -44,7 +44,6 @@ class Section(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise ConfigError if a field has the name of a setting without effect, which nothing reads."""
         super().__pydantic_init_subclass__(**kwargs)
         for name, field in cls.model_fields.items():
             accepted, instead = cls.without_effect.get(name, ((field.default,), ""))

@@ -93,8 +93,6 @@ class Param:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of an estimator, with its bounds or choices."""
-
     name: str
     kind: Kind
     """`per_turn`: `[trajectory][turn]` floats, which only code can give."""
@@ -319,7 +317,6 @@ def without_peer(terms: Sequence[Term], group: TrajectoryGroup) -> list[list[boo
 
 
 def describe(name: str) -> EstimatorSpec:
-    """Return an estimator's description, or raise CreditError if its name is unknown."""
     if name not in _specs:
         raise _unknown("estimator", name, _specs)
     return _specs[name]

@@ -133,7 +133,6 @@ def find_window(policy: Policy) -> int | None:
 
 
 def validate_policy(policy: Policy) -> Policy:
-    """Return a user's policy; ConfigError if it has no name or no `complete` method."""
     name: object = getattr(policy, "name", None)
     complete: object = None if isinstance(policy, type) else getattr(policy, "complete", None)
     if not isinstance(name, str) or not name or not callable(complete):

@@ -40,7 +40,7 @@ from tools.errors import ConfigError, ContextOverflow, PolicyError
 _LOG = logging.getLogger(__name__)
 _LONG_CHARS = 50_000
 _FIRM_REFUSALS = 2
-"""Refusals of ids after which the server is not asked again: a single one may be a glitch."""
+"""Refusals after which ids are no longer requested: a single one may be a glitch."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -58,7 +58,6 @@ def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
 
 
 def with_crc(line: bytes) -> bytes:
-    """Append the field with the CRC-32 of all bytes before it."""
     content = line[: -len(b"}\n")]
     return b'%s%s%08x"}\n' % (content, _CRC, zlib.crc32(content))
 

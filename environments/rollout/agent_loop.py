@@ -41,7 +41,6 @@ def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Mess
 
 
 def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
-    """Return the result of `respond` as messages."""
     where = f"environment {env!r}: respond"
     if given is None:
         return ()

@@ -134,12 +134,8 @@ class ModelCalls:
     ) -> CompletionRequest:
         """Return a request for the policy.
 
-        Args:
-            messages: the prompt.
-            position: number of messages in the whole conversation.
-            kind: of the turn.
-            goes_on: whether the prompt begins with the open row.
-            thread: rows of another conversation.
+        `position` is the number of messages in the whole conversation. With `goes_on`, the prompt begins
+        with the open row. `thread` has the rows of another conversation.
         """
         return CompletionRequest(
             messages=messages,

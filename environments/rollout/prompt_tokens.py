@@ -155,7 +155,6 @@ class PromptTokens:
         self._row_ours = ours + await self._ours_more((completion.message,))
 
     async def learn_refusal(self, request: CompletionRequest) -> None:
-        """Calibrate with a prompt that the server refused as too long."""
         if self.is_estimate and request.prompt_tokens is not None:
             ours = await self._ours(request)
             self._estimate.learn_prompt(ours, ceil(request.prompt_tokens * _REFUSED))

@@ -47,10 +47,8 @@ class RowBuilder:
     def append(self, completion: Completion, *, messages: int = 0, rewritten: str | None = None) -> Span:
         """Add a checked completion and return the span of its sampled tokens.
 
-        Args:
-            completion: with `extends_row`, its prompt has only the ids after the open row.
-            messages: number of messages in the row afterwards.
-            rewritten: why the prompt does not continue the open row, if known beforehand.
+        `messages` is their number in the row afterwards. `rewritten` says why the prompt does not continue
+        the open row, if that is known beforehand.
         """
         completion = completion if rewritten else _extend(completion, self.open)
         self.fork = None

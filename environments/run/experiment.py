@@ -211,8 +211,8 @@ def counted_files(
 def code_facts(env_cls: type, files: Mapping[str, Path] | None = None) -> dict[str, str]:
     """Return a digest per file: of code without comments and layout, of data as it is.
 
-    A class without a file (a notebook, a REPL) counts by its functions, tools and states, and by functions of
-    the same module that they name. `files` defaults to the code of the class (see `counted_files`).
+    A class without a file counts by its functions, tools and states, and by functions of its module that they
+    name. `files` defaults to the code of the class (see `counted_files`).
     """
     files = counted_files(env_cls) if files is None else files
     facts = {name: file_digest(file) for name, file in files.items()}

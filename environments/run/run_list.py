@@ -93,7 +93,6 @@ def is_running(log: Path) -> bool:
 
 
 def moment() -> str:
-    """Return the current time, such as `2026-11-22 19:34:12 UTC`."""
     return datetime.now(UTC).strftime(MOMENT)
 
 

@@ -169,7 +169,6 @@ def refuse_stray_cancellation() -> None:
 
 
 def is_cancelled() -> bool:
-    """Whether a cancellation of this task was requested."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -55,7 +55,7 @@ class CircuitBreaker(Breaker):
     """Returns the next tasks; a failed one is deferred until a group succeeds.
 
     After a success, deferred tasks count as failed if the streak was short; if it opened the breaker, it was
-    not their fault, and they are tried once more. Tasks still deferred at the end are left to the next `serve`.
+    not their fault, and they are tried once more. The next `serve` gets those still deferred at the end.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class ServeLoop:
                 self._stop.set()
                 if self.in_flight:
                     if (error := _error_of(delivering)) is not None:
-                        # Said now, not only after the grace period.
+                        # Before the grace period ends.
                         self.say(f"nothing more can be delivered: {error}")
                     self.say(
                         f"{self.in_flight} groups in flight have {duration(self._bounds.grace_s)} to end"

@@ -120,12 +120,7 @@ def fill_posts(
     """Yield the rows in posts of exactly `size` rows.
 
     A group that already fits is sent whole. Otherwise untrainable rows are dropped, unless scores are credit.
-
-    Args:
-        group: Rows with their trajectories' scores.
-        owners: Index in `scores` of each row's trajectory.
-        scores: One per trajectory.
-        size: At least the number of trajectories.
+    `owners` are indices in `scores`, one per row; `size` is at least the number of trajectories.
     """
     if list(owners) == list(range(size)):
         yield group

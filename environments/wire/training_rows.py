@@ -12,8 +12,6 @@ from tools.errors import WireError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """A token sequence with all that a trainer needs."""
-
     tokens: Sequence[int]
     mask: Sequence[int]
     """The token id where the token is trained, `IGNORED` elsewhere."""

@@ -99,7 +99,6 @@ def serve_command(
 def open_source_of(
     *, workers: int | None, ray: str | None, worker_env: Sequence[str], worker_memory: str | None
 ) -> OpenSource:
-    """Return the source of groups: this process or workers."""
     if workers is None and ray is None:
         for given, flag in ((worker_env, "--worker-env"), (worker_memory, "--worker-memory")):
             if given:

@@ -310,7 +310,6 @@ def remove_row(content: bytes, row_json: bytes) -> bytes | None:
 
 
 def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
-    """Return a warning if these settings bias the server's logprobs, else None."""
     reshaping = [name for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral[0]) not in neutral]
     if facts.kind == "sglang":
         reshaping = [name for name in reshaping if name in _AFTER_LOGPROBS]

@@ -281,7 +281,7 @@ class HookCalls:
             function: returns a value or an awaitable.
             doing: text for people: a name in the profile, then a comma and details.
             limit_s: wall clock, without a `def`'s wait for a thread and without `ctx.verify`.
-            setting: the setting of the limit.
+            setting: of the limit.
             busy: whether the sandbox is ending a command of the function, which is then awaited.
             is_parallel: whether other calls run concurrently, so that it needs its own context variables.
 

@@ -25,8 +25,6 @@ _LOG = logging.getLogger(__name__)
 
 
 class ThreadCall(Future[Any]):
-    """One call on a thread; if it is cancelled while it runs, it is given up."""
-
     def __init__(self, function: Callable[[], Any], give_up: "Callable[[ThreadCall], None]") -> None:
         super().__init__()
         self._function, self._give_up = function, give_up

@@ -143,8 +143,6 @@ MAX_NEXT = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastGroup:
-    """A finished group."""
-
     item_id: str
     epoch: int
     """Number of earlier rounds over the item."""

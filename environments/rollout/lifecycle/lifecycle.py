@@ -291,7 +291,6 @@ class Lifecycle:
         return () if self.parts.served is None else self.parts.served.text_only
 
     async def _servers_back(self, notify: Notify) -> None:
-        """Wait until every model server can be used. Raises ConfigError for lasting problems."""
         wait_s = _FIRST_WAIT_S
         while True:
             try:
@@ -348,7 +347,6 @@ class Lifecycle:
                 return await take_snapshot(sandbox)
 
     async def sandbox_spec(self, item: Item, calls: HookCalls) -> SandboxSpec | None:
-        """Return the spec of an item's sandbox once its image is ready."""
         if not writes(self.env, "sandbox_for"):
             return None
         spec = self._check_spec(await calls.hook("sandbox_for", self.env.sandbox_for, item))

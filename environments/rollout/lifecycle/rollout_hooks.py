@@ -410,7 +410,6 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
 
 
 def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
-    """Describe the rollouts that score less than a broken one."""
     below = [
         f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
         for each in trajectories

@@ -125,10 +125,7 @@ def withhold(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], 
 def staleness(versions: Iterable[str | None], seen: Iterable[str], max_staleness: int) -> str | None:
     """Return why a rollout or group is too old for training, or None.
 
-    Args:
-        versions: the versions that sampled it; the oldest one decides.
-        seen: all known versions, oldest first.
-        max_staleness: how many may be newer.
+    The oldest of the `versions` that sampled it decides; `seen` are all known versions, oldest first.
     """
     given = set(versions)
     if None in given:

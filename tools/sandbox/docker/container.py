@@ -230,7 +230,6 @@ def hold(engine: Engine, container: Container, files: Mapping[str, bytes]) -> No
 
 
 def listener(engine: Engine, container: Container) -> socket.socket:
-    """Return a socket that listens on the container's loopback."""
     try:
         process = Path(f"/proc/{engine.first_process(container.id)}")
     except EngineError as error:
@@ -286,7 +285,6 @@ def _run_as_root(engine: Engine, container: str, source: str) -> str:
 
 
 def lacks(engine: Engine, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
-    """Return the names for `SandboxRecord.lacks`."""
     missing = {
         "network": limits.network == "full", "oom_score": True, "system_calls": not _filter(engine),
         "disk_mb": whole,

@@ -24,7 +24,6 @@ class _Program(ctypes.Structure):
 
 
 def adopt_orphans() -> None:
-    """Become the new parent of orphaned descendants."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 

@@ -189,7 +189,6 @@ def _give_back(requests: socket.socket, log: int) -> None:
 
 
 def _setup(kind: Kind, read_only: tuple[str, ...]) -> bytes:
-    """Return the first message to a fork server."""
     if kind == "plain":
         return marshal.dumps(None, 2)
     uid, gid = os.getuid(), os.getgid()

@@ -190,7 +190,6 @@ def _remove_unused(base: str) -> None:
 
 
 def _rules(settings: Mapping[str, str], lent: tuple[str, ...], who: Agent) -> list[tuple[str, str]]:
-    """Return the agent's Landlock rules, see `inside.kernel`."""
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
     allowed = [*rootfs.read_rules(lent), *(("read", path) for path in ("/proc", *_NETWORK))]
     allowed += [("device", path) for path in devices]

@@ -84,7 +84,6 @@ def _root_place(path: str) -> str:
 def own_steps(
     limits: SandboxLimits, *, uid: int, gid: int, tree: Literal["tree", "copy"] | None = None
 ) -> list[Step]:
-    """Return a sandbox's own steps; `tree` is the kind of its host tree."""
     disk_bytes = limits.disk_mb << 20
     return [
         Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
@@ -244,7 +243,6 @@ class Tree:
 
     @contextmanager
     def mount(self) -> Generator[int]:
-        """Yield the descriptor of a detached mount."""
         path = f"{self.base}/tree".encode()
         tree = libc.syscall(ctypes.c_long(_OPEN_TREE), _AT_FDCWD, path, _CLONE | os.O_CLOEXEC)
         if tree < 0:

@@ -174,7 +174,6 @@ def list_enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -
 
 
 def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
-    """Return the names for `SandboxRecord.lacks`."""
     names = _LACKS.get(tier, frozenset())
     if tier == "C" and not who.root:
         names |= _LACKS_WITHOUT_ROOT

@@ -115,7 +115,6 @@ class CanaryTokens:
 
     @cached_property
     def _inverse(self) -> Weights:
-        """Inverse of the Gram matrix of the tokens' ∇log π."""
         products = (self.errors @ self.errors.T) * (self.hidden @ self.hidden.T)
         return cast("Weights", np.linalg.inv(products))
 
@@ -125,7 +124,6 @@ class CanaryTokens:
 
     @property
     def advantages(self) -> Numbers:
-        """Advantage of each token; 0 if it was not sampled."""
         return self.columns["advantage"]
 
     def units(self, level: str) -> Ids:
@@ -163,7 +161,6 @@ def diagnose(
     batch_rows: int | None = None,
     divisor: int | None = None,
 ) -> StepVerdict:
-    """Compare a trainer's step with the policy gradient."""
     step, expected = trainer_step.head, tokens.gradient(tokens.advantages)
     is_finite = bool(np.isfinite(step).all())
     ratio = float(np.linalg.norm(step) / np.linalg.norm(expected)) if is_finite else 0.0

@@ -276,12 +276,10 @@ class AgentEnv(Hooks):
 
     @property
     def toolset(self) -> Toolset:
-        """The agent's tools; those of MCP servers are included while the environment is open."""
         return self.lifecycle.toolset
 
     @property
     def policy(self) -> Policy | None:
-        """The policy; `None`: the scripted agent."""
         return self.lifecycle.parts.policy
 
     @property

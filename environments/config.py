@@ -134,11 +134,7 @@ class Section(BaseModel):
 
 
 def mapping_of(value: object, where: str) -> dict[str, Any]:
-    """Return a mapping with its keys as text.
-
-    Raises:
-        ConfigError: if the value is not a mapping.
-    """
+    """Return a mapping with its keys as text; raises ConfigError for other values."""
     if not isinstance(value, dict):
         raise ConfigError(f"{where} must be a mapping of names to values, got a {type(value).__name__}")
     return {str(key): entry for key, entry in cast("dict[Any, Any]", value).items()}
@@ -661,11 +657,7 @@ class ServerConfig(ModelServerConfig):
 
 
 def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:
-    """Return the sampling settings of all servers; empty if they leave the model's distribution unchanged.
-
-    Raises:
-        ConfigError: if two servers sample differently.
-    """
+    """Return the sampling settings that all servers share, without those that change nothing."""
     several = {(server.temperature, server.top_p) for server in servers}
     if len(several) > 1:
         raise ConfigError(
@@ -676,11 +668,7 @@ def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:
 
 
 def server_configs(configured: Any) -> list[ModelServerConfig]:
-    """Return the servers of `config_init` as our own classes; Atropos' classes are accepted, too.
-
-    Raises:
-        ConfigError: if an entry is not a server config.
-    """
+    """Return the servers of `config_init` as our own classes; Atropos' classes are accepted, too."""
     servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
     for server in servers:
         if not isinstance(server, BaseModel):

@@ -23,7 +23,6 @@ LARGEST_FLOAT32 = 3.4028234663852886e38
 """Trainers compute in float32 at most, where larger numbers are infinite."""
 _KIND_CHARS = 160
 SEVERAL_VERSIONS = " → "
-"""Separates the versions of the weights if several sampled one completion."""
 
 MissingOutcome = Literal["refuse", "drop"] | float
 """Treatment of a trajectory without an outcome if a sibling has one: its group fails, it is dropped, or this
@@ -101,7 +100,7 @@ class Completion:
     exact: bool
     """False if our own tokenizer made the ids from text, because the server returned none."""
     prompt_tokens: int | None = None
-    """The server's count for the whole prompt, if it returned no ids; `None`: unknown."""
+    """The server's count for the whole prompt, if it returned no ids."""
     weight_version: str | None = None
     """The server's name for the weights, without an order. Several names, if the weights changed meanwhile,
     are separated by `SEVERAL_VERSIONS`."""
@@ -205,7 +204,6 @@ class TurnClock:
     """Start and end of a turn, counted in events of its trajectory: requests, completions, rewards."""
 
     requested: int
-    """When the policy got the request, after the previous turn of its thread was scored."""
     handed_out: int | None
     """When the agent received the completion; `None`: never. It depends on what the model sampled."""
     scored: int
@@ -241,7 +239,6 @@ class Turn:
     """Cause of a new row, see `Completion`."""
     thread: int = 0
     without_tools: bool = False
-    """Whether no request of its thread so far has offered tools (see `train_threads`)."""
     clock: TurnClock | None = None
     """Set if turns of several threads overlapped."""
     weight_version: str | None = None
@@ -272,10 +269,9 @@ class Rewards:
     """One per turn, `None` for an unscored turn; `None` as a whole without turn rewards."""
     outcome: float | None = None
     score: float | None
-    """Outcome and turn rewards aggregated. Without any reward it is 0 in an environment without outcomes that
-    sets no `missing_outcome`, else `None`, which is not 0."""
+    """Outcome and turn rewards aggregated. Without any reward it is `None`, or 0 in an environment without
+    outcomes that sets no `missing_outcome`."""
     turn_components: tuple[Mapping[str, float], ...] = ()
-    """Per turn, the named parts of its reward."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
     turn_raw: tuple[Mapping[str, float], ...] = ()
     outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -325,7 +321,6 @@ class AgentRun:
     error: str = ""
     exit_code: int | None = None
     output: str = ""
-    """Start and end of what its command wrote to stdout and stderr."""
     wall_s: float = 0.0
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Number of `retries`, `normalised` messages, `ignored FIELD`, `refused` requests, …"""
@@ -360,7 +355,6 @@ class Trajectory:
     tools: tuple[ToolSpec, ...] = ()
     stop_reason: StopReason = StopReason.COMPLETED
     end_reason: str | None = None
-    """The environment's reason for ending the rollout (`ctx.end`), if it did."""
     agent_caused: AgentCaused | None = None
     agent: AgentRun | None = None
     exact: bool = True
@@ -436,7 +430,6 @@ class Failure:
 
     sibling: int
     stop_reason: StopReason | None
-    """`policy_error` or `sandbox_lost`; `None` if the environment's own code raised."""
     error: str
     traceback: str
     turns: int
@@ -467,7 +460,7 @@ class TrajectoryGroup:
     item_id: str = ""
     epoch: int = 0
     item: Any = None
-    """The item as JSON values (`rollout.items.item_json`); `None` if a record cannot hold it."""
+    """The item as JSON values; `None` if a record cannot hold it."""
     item_hash: str | None = None
     fingerprint: str | None = None
     is_evaluation: bool = False
@@ -505,8 +498,7 @@ class CreditedGroup:
     estimator: str
     estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     status: Literal["ok", "no_credit", "failed"] = "ok"
-    """`no_credit`: every advantage is zero. `failed`: too few siblings survived. Both are recorded, but not
-    delivered."""
+    """`no_credit`: every advantage is zero. `failed`: too few siblings survived. Neither is delivered."""
     reason: str | None = None
     turns_without_peer: int = 0
     """Turns without a comparable one among siblings: their advantage is their raw return."""

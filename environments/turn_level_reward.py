@@ -201,10 +201,7 @@ class TurnScoring:
 
 
 def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggregation) -> float | None:
-    """Return a trajectory's scalar: the outcome plus the sum or mean of its scored turns, or alone.
-
-    It is infinite on overflow, and None if there is neither an outcome nor a scored turn.
-    """
+    """Return a trajectory's scalar, infinite on overflow, or None without any reward."""
     scored = [] if how == "outcome" else [reward for reward in turns if reward is not None]
     if outcome is None and not scored:
         return None

@@ -46,7 +46,7 @@ LEFT_OUT = (
 )
 """Files and folders, below `tests/`, that start sandboxes, servers or other processes by the dozen."""
 KEPT = (
-    "adversarial/test_torn_records.py",
+    "adversarial/test_damaged_records.py",
     "environments/run/test_experiment.py",
     "environments/run/test_group_source.py",
     "environments/run/test_process_kills.py",

@@ -41,6 +41,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRules:
+    """Conditions for a group to be credited."""
+
     min_trajectories: int = 0
     missing_outcome: MissingOutcome | None = None
     """If None, a missing outcome refuses its group, and an unscored 0 counts as a score."""

@@ -93,6 +93,8 @@ class Param:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
+    """A parameter of an estimator, with its bounds or choices."""
+
     name: str
     kind: Kind
     """`per_turn`: `[trajectory][turn]` floats, which only code can give."""
@@ -144,6 +146,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorSpec:
+    """A registered estimator: formula, bias, source and parameters."""
+
     name: str
     summary: str
     formula: str
@@ -315,13 +319,18 @@ def without_peer(terms: Sequence[Term], group: TrajectoryGroup) -> list[list[boo
 
 
 def describe(name: str) -> EstimatorSpec:
+    """Return an estimator's description, or raise CreditError if its name is unknown."""
     if name not in _specs:
         raise _unknown("estimator", name, _specs)
     return _specs[name]
 
 
 def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[str, object]:
-    """Return every parameter's value in a call: default, then preset, then `params`."""
+    """Return every parameter's value in a call: default, then preset, then `params`.
+
+    Raises:
+        CreditError: as for `estimate`.
+    """
     spec = describe(name)
     spec.check(params)
     defaults = {parameter.name: parameter.default for parameter in spec.parameters}
@@ -329,6 +338,11 @@ def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[s
 
 
 def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Return checked parameters from settings, where values may be text.
+
+    Raises:
+        CreditError: as for `estimate`.
+    """
     spec = describe(name)
     params = {key: spec.parameter(key).read(value, name) for key, value in settings.items()}
     resolve(name, preset=preset, **params)

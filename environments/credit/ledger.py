@@ -201,6 +201,8 @@ class TurnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditChange:
+    """Differences between two estimators' advantages."""
+
     groups: int
     turns: int
     changed: int

@@ -27,11 +27,11 @@ Replies = str | Said | Sequence[Said] | None
 
 
 class Hooks:
-    """Hooks and attributes of environments. Only the prompt and a reward have no default.
+    """Hooks and attributes of environments; only the prompt and a reward have no default.
 
     `TurnLevelRewardMixin` adds the hooks of turn rewards. A hook may be `async def`, which runs on the event
-    loop, or `def`, which runs on a thread; if `prepare` is a `def`, all of a rollout's run on the same
-    thread. Hooks with `*args, **kwargs` may declare the rollout's context, `ctx`, as their last parameter.
+    loop, or `def`, which runs on a thread, always the same one if `prepare` is a `def`. Hooks with `*args,
+    **kwargs` may declare the rollout's context, `ctx`, as their last parameter.
     """
 
     name: str = ""
@@ -233,10 +233,7 @@ def hooks_of(env: Hooks) -> frozenset[str]:
 
 
 def takes_context(hook: Callable[..., Any], others: int) -> bool:
-    """Whether a hook has a parameter after the first `others` that is `ctx` or has no default.
-
-    What a wrapper's `*args` accepts is unknown.
-    """
+    """Whether a hook has a parameter after the first `others` that is `ctx` or has no default."""
     named = [
         each
         for each in signature(hook).parameters.values()

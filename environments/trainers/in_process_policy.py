@@ -17,6 +17,8 @@ _GATHERED_S = 0.003
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
+    """A turn to sample."""
+
     prompt_ids: Sequence[int]
     max_tokens: int
     draws: random.Random
@@ -25,6 +27,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
+    """The ids of a turn, its stop token included, each with its log-probability."""
+
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     weight_version: str | None = None

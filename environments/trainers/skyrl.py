@@ -52,12 +52,14 @@ class TurnwiseGenerator(GeneratorInterface):
     def __init__(
         self, config: Any, run_group: RunGroup, *, pad_id: int = 0, exact: Exact | None = None
     ) -> None:
+        """Take SkyRL's config, or raise ConfigError if a setting changes the step, see `Exact`."""
         check_settings("SkyRL", config, exact=exact)
         self._rows: int = config.generator.n_samples_per_prompt
         self._run_group = run_group
         self._pad_id = pad_id
 
     async def generate(self, input_batch: Any) -> GeneratorOutput:
+        """Roll out the prompts of a batch, which repeats each `n_samples_per_prompt` times in a row."""
         extras: list[Mapping[str, Any]] = input_batch["env_extras"] or [{}] * len(input_batch["prompts"])
         prompts = zip(input_batch["prompts"], extras, strict=True)
         firsts = [{"prompt": prompt, **extra} for prompt, extra in prompts][:: self._rows]

@@ -120,6 +120,7 @@ class TurnwiseAgentLoop(AgentLoopBase):
     exact: Exact | None = None
 
     def __init__(self, trainer_config: Any, *args: Any, **kwargs: Any) -> None:
+        """Take verl's arguments, or raise ConfigError if a setting changes the step, see `Exact`."""
         super().__init__(trainer_config, *args, **kwargs)
         check_config(self.config, exact=self.exact)
 
@@ -128,5 +129,6 @@ class TurnwiseAgentLoop(AgentLoopBase):
         """Return `AgentEnv.run_group`, then `withhold_stale`, for the item in the dataset's columns."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[CreditedOutput]:
+        """Return the group's token rows, each a trajectory to verl."""
         credited = await self.credited_group(sampling_params, **kwargs)
         return outputs_of(credited, version=kwargs["global_steps"])

@@ -155,7 +155,7 @@ def pack_rows(owners: Sequence[int], scores: Sequence[float], size: int, *, keep
 def _pack_exactly(owners: Sequence[int], scores: Sequence[float], size: int) -> Packing:
     """Fill posts greedily with the trajectory that has most rows left.
 
-    An exact search hardly ever finds fewer posts, see `tests/benchmarks/bench_packing.py`.
+    An exact search hardly ever finds fewer posts, see `tests/environments/wire/test_packing.py`.
     """
     left: list[deque[int]] = [deque() for _ in scores]
     for row, owner in enumerate(owners):

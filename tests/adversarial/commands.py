@@ -17,9 +17,9 @@ def evaluate(env, folder, *options):
     return [TURNWISE, "evaluate", f"{ENVS}:{env}", "--out", str(folder / "evaluation"), *options]
 
 
-def run(command, **streams):
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | streams
-    return subprocess.run(command, env=without_torch(), text=True, timeout=100, check=False, **streams)
+def run(command, **options):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": without_torch()} | options
+    return subprocess.run(command, text=True, timeout=100, check=False, **options)
 
 
 def recorded(folder):

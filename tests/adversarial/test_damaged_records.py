@@ -1,4 +1,4 @@
-"""A record with one byte wrong, or a line twice: all readers refuse it, or all take the same groups."""
+"""A record with a byte wrong, a torn line or a line twice: all readers refuse it, or take the same groups."""
 
 import asyncio
 import gzip
@@ -149,6 +149,20 @@ def test_readers_are_of_one_mind(whole, tmp_path, damage, capsys):
     read = {name: each for name, each in READERS.items() if name not in waiting}
     outcomes = {name: outcome(each, tmp_path / name, data) for name, each in read.items()}
     assert len(set(map(str, outcomes.values()))) == 1, outcomes
+
+
+@pytest.mark.parametrize("name", ["groups", "contents", "load", "credit", "export"])
+@pytest.mark.parametrize(("cut", "left"), [(0, 3), (1, 3), (2, 2), (300, 2), (None, 0)], ids=str)
+def test_of_a_torn_record_every_reader_takes_the_whole_lines_and_no_other(whole, tmp_path, name, cut, left):
+    data = whole[:100] if cut is None else whole[: len(whole) - cut]
+    assert outcome(READERS[name], tmp_path / name, data) == left
+
+
+@pytest.mark.parametrize("name", ["credit", "export"])
+def test_what_makes_a_file_of_a_torn_record_says_so(whole, tmp_path, caplog, name):
+    assert outcome(READERS[name], tmp_path / name, whole + whole[:100]) == 3
+    path = tmp_path / name / "r.jsonl"
+    assert caplog.messages == [f"{path}: line 4 is cut short, as by a killed run, and left out"]
 
 
 def test_a_line_that_stands_twice_is_one_group_and_said(whole, tmp_path, caplog):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from environments.policy.base import CompletionRequest, vocabulary_size
+from environments.policy.base import CompletionRequest
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.token_policy import TokenPolicy
@@ -51,7 +51,7 @@ async def outcome_of(policy):
     """What the loop makes of a call: the completion, or the error that ends the rollout."""
     try:
         made = check_completion(
-            await policy.complete(REQUEST), REQUEST, vocabulary_size=vocabulary_size(policy)
+            await policy.complete(REQUEST), REQUEST, vocabulary_size=getattr(policy, "vocabulary_size", None)
         )
         if len(made.prompt_ids) + len(made.token_ids) > ROOM:
             return ContextOverflow("too long a row")

@@ -1,14 +1,12 @@
 """A policy that hands over what no row, record or trainer can take costs that rollout, and nothing else."""
 
-import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from environments.policy.scripted import ScriptedPolicy
-from environments.record.recorder import read_groups
-from environments.run.process_run import process
+from environments.record.group_line import decode_group, encode_group
 from environments.trajectory import StopReason
 from environments.wire.payloads import Shape, pack
 from tests.environments.write_file import HELLO, ITEMS, group_from, made
@@ -103,18 +101,7 @@ async def test_the_sibling_fails_as_the_policys_and_the_others_are_credited(spoi
     assert failure.error.startswith("PolicyError: the policy gave ")
     assert [t.sibling for t in credited.group.trajectories] == [0, 2, 3]
     pack(credited, Shape(group_size=4))
-
-
-@pytest.mark.parametrize(
-    "name", ["a logprob above 0", "the role of a user", "half a surrogate pair", "an id beyond 32 bits"]
-)
-async def test_process_records_every_group_and_the_record_can_be_read(tmp_path, name):
-    path = tmp_path / "record.jsonl"
-    assert await process(playing(SPOILT[name], data_path_to_save_groups=str(path)), Console()) == 0
-    assert [json.loads(line)["item_id"] for line in path.read_text().splitlines()]
-    groups = list(read_groups(path))
-    assert {credited.group.item_id for credited in groups} == {"hello", "world"}
-    assert [len(credited.group.failures) for credited in groups] == [1, 1]
+    assert decode_group(encode_group(credited), Path("record"), 1) == credited
 
 
 async def test_ids_are_held_to_the_vocabulary_that_the_policy_names():

@@ -12,7 +12,6 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from atroposlib.envs.base import BaseEnv
 
@@ -59,11 +58,9 @@ async def main(rows: int, tokens: int, repeats: int) -> None:
     length = tokens // TURNS
     credited = sampled_group(rows, TURNS, length // 3, seen=length - length // 3)
     columns = columns_of(token_advantages(credited))
-    thread = ThreadPoolExecutor(max_workers=1)
 
     async def ours() -> int:
-        loop = asyncio.get_running_loop()
-        package = await loop.run_in_executor(thread, pack, credited, Shape(group_size=rows))
+        package = await asyncio.to_thread(pack, credited, Shape(group_size=rows))
         return sum(len(part.body) for part in package.parts)
 
     async def atropos() -> int:
@@ -74,14 +71,11 @@ async def main(rows: int, tokens: int, repeats: int) -> None:
     print(f"{rows} rows of {tokens:,} tokens with per-token advantages, {repeats} repeats")
     for name, work in (("turnwise", ours), ("BaseEnv", atropos)):
         results = [await measured(work) for _ in range(repeats)]
-        took = statistics.median(each[0] for each in results)
-        stall = statistics.median(each[1] for each in results)
-        worst = max(each[1] for each in results)
+        took, stall, size = map(statistics.median, zip(*results, strict=True))
         print(
             f"{name:9} {took * 1000:7.0f} ms to serialise and compress · longest stall of the loop "
-            f"{stall * 1000:6.1f} ms (median), {worst * 1000:.1f} ms (worst) · {results[0][2] / 1e6:.2f} MB"
+            f"{stall * 1000:6.1f} ms (medians) · {size / 1e6:.2f} MB"
         )
-    thread.shutdown()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
     python -m tests.benchmarks.bench_sandbox [--backend local] [--tier C] [--network full] [--image NAME]
 
-Budgets: a shell command at most 2 times a plain one, and on docker a fifth of a one-shot `docker exec`; start
-to first result at most 10 ms alone and 300 ms for 64 at once, and 50 ms on a copy of 50 MB that were prepared
-where overlays can be mounted; 1,000 idle local sandboxes in 1.5 GB; the loop stands still for at most 50 ms
-while 64 start.
+Budgets: a shell command at most 2 times a plain one; start to first result at most 10 ms alone and 300 ms for
+64 at once, and 50 ms on a copy of 50 MB that were prepared where overlays can be mounted; 1,000 idle local
+sandboxes in 1.5 GB.
 """
 
 import argparse
@@ -19,14 +18,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from tools.sandbox import Opening, find_backend, list_sandboxes
+from tools.sandbox import Opening, find_backend
 from tools.sandbox.base import Sandbox, SandboxLimits
 from tools.sandbox.check import Target
 from tools.sandbox.conformance import hosts
 from tools.sandbox.layers import take_snapshot
 
 CROWD = 64
-IN_A_ROW = 50
 REPOSITORY = "for i in $(seq 50); do mkdir d$i; head -c 1000000 /dev/urandom | split -b 20000 - d$i/f; done"
 
 
@@ -43,19 +41,14 @@ async def main() -> None:
     async with target.open() as sandbox:
         print(f"sandbox         {sandbox.record.backend} {sandbox.record.tier}, {os.cpu_count()} cores")
     await commands(target, options.commands)
-    if target.backend == "docker":
-        await one_shots(target, options.starts)
     await starts(target, options.starts)
     await crowd(target)
     await prepared(target, options.starts)
-    found = await hosts.stall(target, str(CROWD))
-    print(f"loop stall      {found['stall_ms']:.1f} ms at most while {CROWD} start")
     if options.idle:
         await idle(target, options.idle)
 
 
 def arguments() -> argparse.Namespace:
-    """What to measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="local")
     parser.add_argument("--tier", help="local: B or C")
@@ -88,57 +81,29 @@ async def commands(target: Target, count: int) -> None:
         for _ in range(count):
             for call, times in zip(calls, spent, strict=True):
                 times.append(await timed(call))
-        # As no agent does, and where nothing can be prepared for the next one.
-        rushed: list[list[float]] = [[], []]
-        for _ in range(count // IN_A_ROW):
-            for call, times in zip(calls, rushed, strict=False):
-                times += [await timed(call) for _ in range(IN_A_ROW)]
     plain.stdin.close()
     await plain.wait()
     base = quantile(spent[0], 0.5)
     for name, times in zip(("plain shell", "shell", "exec"), spent, strict=True):
         print(f"{name:<16}{show(times)}, {quantile(times, 0.5) / base:.2f} times the plain shell")
-    first, second = (quantile(times, 0.5) for times in rushed)
-    print(f"shell, in a row {show(rushed[1])}, {second / first:.2f} times the plain shell")
-
-
-async def one_shots(target: Target, count: int) -> None:
-    """A shell command beside `docker exec` in the same container, taken in turns."""
-    async with target.open() as sandbox:
-        (container,) = [one.name for one in await list_sandboxes("docker") if one.owner == os.getpid()]
-
-        async def one_shot() -> None:
-            program = await asyncio.create_subprocess_exec("docker", "exec", container, "/bin/true")
-            assert await program.wait() == 0
-
-        shell, alone = [], []
-        for _ in range(count):
-            shell.append(await timed(lambda: sandbox.shell("/bin/true")))
-            alone.append(await timed(one_shot))
-    times = quantile(alone, 0.5) / quantile(shell, 0.5)
-    print(f"docker exec     {show(alone)}, {times:.1f} times the shell")
 
 
 async def starts(target: Target, count: int) -> None:
     """From the wish for a sandbox to the first result, one at a time."""
     spent = [await one_start(target.open) for _ in range(count)]
-    print(f"start, alone    {show([start for start, _ in spent])} to the first result")
-    print(f"close           {show([close for _, close in spent])}")
+    print(f"start, alone    {show(spent)} to the first result")
 
 
-async def one_start(opened: Callable[[], AbstractAsyncContextManager[Sandbox]]) -> tuple[float, float]:
-    """Seconds from the wish for a sandbox to the first result, and of closing it."""
-    async with AsyncExitStack() as stack:
-        started = time.perf_counter()
-        sandbox = await stack.enter_async_context(opened())
+async def one_start(opened: Callable[[], AbstractAsyncContextManager[Sandbox]]) -> float:
+    """Return the seconds from the wish for a sandbox to its first result."""
+    started = time.perf_counter()
+    async with opened() as sandbox:
         await sandbox.exec(["/bin/true"])
-        first = time.perf_counter() - started
-        started = time.perf_counter()
-    return first, time.perf_counter() - started
+        return time.perf_counter() - started
 
 
 async def prepared(target: Target, count: int) -> None:
-    """The same, beginning with a repository of 50 MB in 2,500 files: alone, and 64 at once."""
+    """The same, beginning with a repository of 50 MB in 2,500 files."""
     limits = replace(target.limits, disk_mb=200)
     opening = Opening(target.backend, find_backend(target.backend), limits, dict(target.options))
     async with opening as sandbox:
@@ -146,14 +111,8 @@ async def prepared(target: Target, count: int) -> None:
         started = time.perf_counter()
         snapshot = await take_snapshot(sandbox)
         print(f"snapshot        {time.perf_counter() - started:.2f} s for 50 MB, once")
-    spent = [(await one_start(lambda: opening.beginning_with(snapshot)))[0] for _ in range(count)]
+    spent = [await one_start(lambda: opening.beginning_with(snapshot)) for _ in range(count)]
     print(f"copy, alone     {show(spent)} to the first result")
-    started = time.perf_counter()
-    many = await asyncio.gather(*(one_start(lambda: opening.beginning_with(snapshot)) for _ in range(CROWD)))
-    whole = time.perf_counter() - started
-    print(
-        f"copy, {CROWD} at once {show([first for first, _ in many])}, all closed after {1000 * whole:.0f} ms"
-    )
     await snapshot.discard()
 
 

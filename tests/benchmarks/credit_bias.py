@@ -20,7 +20,6 @@ from functools import partial
 import numpy as np
 
 from environments.credit import Advantages, estimate
-from environments.credit.estimator_registry import terms_of, without_peer
 from environments.credit.terms import Pool, minus_mean
 from environments.testing import group_of
 from environments.trajectory import Trajectory, TrajectoryGroup
@@ -194,16 +193,6 @@ def outcome_only(group: TrajectoryGroup) -> Advantages:
     )
 
 
-def mean_of_turns(group: TrajectoryGroup) -> Advantages:
-    """The mean, not the sum, of the turn rewards plus the outcome, centred."""
-    scores = [
-        sum(r or 0.0 for r in t.rewards.turns or ()) / len(t.turns) + (t.rewards.outcome or 0.0)
-        for t in group.trajectories
-        if t.rewards is not None
-    ]
-    return _spread(group, centred(scores))
-
-
 def prefixes(group: TrajectoryGroup, *, train_all: bool) -> Advantages:
     """N turns become N entries "up to turn k", compared with the other entries k."""
     entries = [
@@ -222,24 +211,6 @@ def prefixes(group: TrajectoryGroup, *, train_all: bool) -> Advantages:
     return entries
 
 
-def totals_without_peer(group: TrajectoryGroup) -> Advantages:
-    """`turn_return`, where a turn without a peer is compared with what the others earned in all.
-
-    Its baseline is the mean of their totals less what its own trajectory had earned before: nothing that the
-    turn's action moves, so that it has no bias. The advantage is the own total minus that mean.
-    """
-    returns, advantages = estimate("turn_return", group, baseline="none"), estimate("turn_return", group)
-    totals = [row[0] for row in returns]
-    alone = without_peer(terms_of("turn_return", group), group)
-    return [
-        [
-            own + (sum(totals) - own) / (1 - len(totals)) if is_alone and len(totals) > 1 else value
-            for value, is_alone in zip(row, flags, strict=True)
-        ]
-        for own, row, flags in zip(totals, advantages, alone, strict=True)
-    ]
-
-
 def candidates() -> dict[str, tuple[Weigh, bool]]:
     """Everything that the table compares: name, how it weighs turns, whether rewards become state scores."""
 
@@ -256,21 +227,15 @@ def candidates() -> dict[str, tuple[Weigh, bool]]:
         "rloo": ours("rloo"),
         "grpo norm_by_std=false": ours("grpo", norm_by_std=False),
         "grpo": ours("grpo"),
-        "gigpo gamma=1": ours("gigpo", gamma=1.0),
         "gigpo": ours("gigpo"),
-        "gigpo preset=verl": lambda group: estimate("gigpo", group, preset="verl"),
         "gigpo mode=mean_std_norm": ours("gigpo", mode="mean_std_norm"),
         "turn_gae": ours("turn_gae"),
-        "turn_gae lam=0.9": ours("turn_gae", lam=0.9),
         "process_supervision": ours("process_supervision"),
         "mt_grpo": ours("mt_grpo"),
         "mt_grpo segments=per_turn": ours("mt_grpo", segments="per_turn"),
-        "not offered: totals without a peer": totals_without_peer,
         "not offered: outcome only": outcome_only,
-        "not offered: mean of turn rewards": mean_of_turns,
         "not offered: z(turns) + z(outcome)": separate_streams,
         "not offered: prefixes, all turns": partial(prefixes, train_all=True),
-        "not offered: prefixes, last turn": partial(prefixes, train_all=False),
     }
     table = {name: (weigh, False) for name, weigh in plain.items()}
     table["progress (of the running sum)"] = (ours("progress"), True)
@@ -289,17 +254,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     true = market.gradient(logits)
     write = sys.stdout.write
     write(f"{len(market.sessions)} sessions, groups of {options.group_size}, every group enumerated\n\n")
-    write("| estimator | cosine | scale | noise | converts | turns | J |\n|---|---|---|---|---|---|---|\n")
+    write("| estimator | cosine | scale | noise | sold | J |\n|---|---|---|---|---|---|\n")
     for name, (weigh, cumulative) in candidates().items():
         expectation = Expectation(market, options.group_size, weigh, cumulative=cumulative)
         gradient = expectation.gradient(logits)
         scale = float(gradient @ true / (true @ true))
         reached = market.probabilities(after := expectation.learned(options.steps))
         converts = float(reached @ [session.outcome for session in market.sessions])
-        length = float(reached @ [len(session.steps) for session in market.sessions])
         write(
             f"| {name} | {cosine(gradient, true):.4f} | {scale:.2f} | {expectation.noise(logits):.1f} "
-            f"| {converts:.2f} | {length:.1f} | {market.value(after):.3f} |\n"
+            f"| {converts:.2f} | {market.value(after):.3f} |\n"
         )
         sys.stdout.flush()
 

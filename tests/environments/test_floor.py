@@ -160,7 +160,7 @@ async def test_rewards_computed_anew_keep_the_floor():
     cls = breaking("respond")
     credited = await group_of(cls)
     async with cls(AgentEnvConfig(group_size=4, failed_score=-7.0)) as env:
-        again = await Replay(env, lambda _: nullcontext()).rescored(credited)
+        again = await Replay(env, lambda _: nullcontext()).rescore_group(credited)
     assert {each.rewards.turns for each in broken(again)} == {(-1.0, None)}
     assert {each.rewards.outcome for each in broken(again)} == {-7.0}
 

@@ -12,7 +12,7 @@ from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
-from environments.rollout import model_calls
+from environments.rollout import agent_loop, model_calls
 from environments.rollout.context import SUMMARY_HEADING, SUMMARY_REQUEST, summarise
 from environments.rollout.simulated_user import SimulatedUser
 from environments.trajectory import IGNORED, Failure, Message, StopReason
@@ -113,6 +113,7 @@ class Clock:
 def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(model_calls, "monotonic", made)
+    monkeypatch.setattr(agent_loop, "monotonic", made)
     return made
 
 

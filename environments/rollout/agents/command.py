@@ -23,7 +23,6 @@ PromptAs = Literal["argument", "stdin", "none"]
 TrainThreads = Literal["all", "with_tools"]
 _KEPT_BYTES = 16_384
 _MAX_REPORT_BYTES = 16 * _KEPT_BYTES
-"""A byte of output that is not UTF-8 needs six in a report."""
 _START_S = 30.0
 _DRAIN_S = 1.0
 """Wait for buffered output after exit; a child may keep the pipe open."""

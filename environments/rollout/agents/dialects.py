@@ -17,7 +17,6 @@ from tools.calls import ToolCall, ToolSpec
 from tools.json_input import JsonError, read_json
 
 _MAX_WEIGHT = 250_000
-"""Limit of the values in a body: 3,000 messages with calls, their results, and some 100 tools."""
 _MAX_TOOLS = 1000
 MAX_IGNORED, _MAX_NAME_CHARS = 20, 100
 _MAX_MODEL_CHARS, _MAX_REASON_CHARS = 1000, 1000
@@ -48,7 +47,6 @@ class AgentRequest:
     stream: bool
     with_usage: bool
     ignored: tuple[str, ...]
-    """The first fields without effect, their names cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

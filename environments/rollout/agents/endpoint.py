@@ -39,9 +39,7 @@ _LARGE_BYTES = 1 << 20
 """Parsing a larger body takes over 10 ms."""
 _BUFFERED_BYTES = 64 << 10
 _READ_BYTES = 16 << 10
-"""Bytes per read: parsing them takes 5 ms if each byte is its own chunk."""
 _LINGER_S = 5.0
-"""Time for a client that is still sending to read why it was refused."""
 _PING_S = 5.0
 """Wait before a stream begins without its completion: until then an error has its own status."""
 REDACTED = "[secret]"
@@ -71,14 +69,7 @@ class Recorded(Protocol):
 
     def note_refusal(self, problem: str) -> None: ...
 
-    async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
-        """Return the completion of a request.
-
-        Raises:
-            Refused: if the request fails.
-            ConnectionResetError: if the agent no longer waits for it.
-        """
-        ...
+    async def ask(self, request: AgentRequest, connection: Connection) -> Reply: ...
 
 
 def redact(text: bytes, hidden: Sequence[bytes]) -> bytes:

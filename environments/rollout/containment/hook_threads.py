@@ -54,7 +54,6 @@ class ThreadCall(Future[Any]):
             self.set_result(result)
 
     def seconds_left(self, limit_s: float | None) -> float | None:
-        """Return the rest of a limit, which excludes waiting for a thread; None: no limit."""
         if limit_s is None or self._began is None:
             return limit_s
         return max(0.0, self._began + limit_s - monotonic())
@@ -81,7 +80,6 @@ class HookThreads(Executor):
         return call
 
     def own_thread(self) -> "OwnThread | None":
-        """Return a thread for one rollout, or None until another one ends."""
         thread = OwnThread(self)
         with self._changed:
             if not self._start_thread(thread.work, "turnwise-hooks"):

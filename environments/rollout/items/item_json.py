@@ -22,13 +22,7 @@ _AS_TEXT = (date, time, timedelta, Decimal, UUID, PurePath, bytes)
 
 
 def json_text(item: Any) -> str:
-    """Return the item as JSON with sorted keys, the same in every process.
-
-    Dataclasses and models are converted by their fields.
-
-    Raises:
-        DatasetError: with place and type, if a value has no JSON form.
-    """
+    """Return the item as JSON with sorted keys; raises DatasetError for values without a JSON form."""
     return _dump(item, _refuse)
 
 

@@ -22,9 +22,8 @@ def load_items(
 ) -> list[Item]:
     """Return the items of one source, in order.
 
-    JSON keeps its types: integers, floats and dates as text, and fields only in the rows that have them. On
-    the hub and in parquet a column has one type and is in every row. A local file causes no request and no
-    cache.
+    JSON keeps its types, and fields only in the rows that have them; on the hub and in parquet a column has
+    one type and is in every row. A local file causes no request and no cache.
 
     Args:
         name: hub dataset; give this or `path`.
@@ -67,11 +66,7 @@ def load_items(
 def check_items(
     items: Any, limit: int | None, required_fields: Sequence[str] = (), *, env: str
 ) -> Sequence[Any]:
-    """Return the first `limit` items of an environment's `load_items`.
-
-    Raises:
-        DatasetError: if they are not a list, or empty, or an item lacks a field.
-    """
+    """Return the first `limit` items of an environment's `load_items`."""
     if not isinstance(items, Sequence) or isinstance(items, str):
         raise DatasetError(
             f"environment {env!r}: load_items gave an object of type {type(items).__name__}; give a list"

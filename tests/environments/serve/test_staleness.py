@@ -72,19 +72,20 @@ async def test_an_old_rollouts_young_turns_are_not_sent_either(api, outbox, vers
     assert delivery.tally.withheld == 2
 
 
-async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, versions):
+async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, versions, monkeypatch):
     shape = Shape(group_size=4, view="turn_rows", divisor=1)
     meet(versions, by("a", "a").group)
     async with delivering(trained.url, outbox, shape, weights=versions) as delivery:
-        send = delivery._sender.send
+        kind = type(delivery._sender)
+        send = kind.send
 
-        async def and_the_weights_change(post, env_id):
-            sent = await send(post, env_id)
+        async def and_the_weights_change(self, post, env_id):
+            sent = await send(self, post, env_id)
             for name in "bcd":
                 meet(versions, by(name, name).group)
             return sent
 
-        delivery._sender.send = and_the_weights_change
+        monkeypatch.setattr(kind, "send", and_the_weights_change)
         await put(delivery, by("a", "a"))
         await until(delivery, lambda: delivery.tally.posts == 4)
     assert delivery.tally.withheld == 0

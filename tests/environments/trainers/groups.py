@@ -26,8 +26,9 @@ WITHHELD = with_credit(
 )
 """One sibling is too old: it is compared, and its rows are there, but nothing of it is trained."""
 GROUPS = CANARY_GROUPS | {"untrained turns": UNTRAINED, "withheld sibling": WITHHELD}
-every_canary = pytest.mark.parametrize("credited", CANARY_GROUPS.values(), ids=CANARY_GROUPS)
 every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
+CREDIT_BY_HAND = [[1.0, 0.5], [None, 2.0, 1.0], [0.25]]
+"""Turn rewards of a group, for estimators in a trainer's registry."""
 ONE_ROW = {
     name: group
     for name, group in CANARY_GROUPS.items()

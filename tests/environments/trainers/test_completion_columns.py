@@ -16,21 +16,15 @@ from environments.trainers.completion_columns import (
 from environments.trajectory import IGNORED, TokenRow
 from environments.wire.credited_rows import credited_rows
 from environments.wire.payloads import Shape, pack, post_text
-from tests.environments.wire.forked_groups import forked_group, with_credit
+from tests.environments.trainers.groups import CANARY_GROUPS, GROUPS, UNTRAINED, every_group
 from tests.tables import cases
 from tools.errors import WireError
-from turnwise.lab.probe.canaries import CANARIES, GROUP_SIZE, make_condensed_context
+from turnwise.lab.probe.canaries import GROUP_SIZE, make_condensed_context
 
-GROUPS = {name: make() for name, make in CANARIES.items()}
 UNEQUAL, UNSCORED = GROUPS["unequal lengths"], GROUPS["unscored turns"]
-UNTRAINED = with_credit(
-    forked_group([[[5, 2], [9]], [[4]]], [[0.5, None, 1.0], [2.0]], untrained=frozenset({(0, 0), (0, 2)}))
-)
-every_canary = cases("credited", GROUPS.values(), ids=GROUPS)
-every_group = cases("credited", [*GROUPS.values(), UNTRAINED], ids=[*GROUPS, "untrained turns"])
 
 
-@every_canary
+@cases("credited", CANARY_GROUPS.values(), ids=CANARY_GROUPS)
 def test_a_row_is_cut_before_its_first_sampled_token_and_each_token_has_its_turns_advantage(credited):
     columns = completion_columns(credited)
     for index, row in enumerate(credited_rows(credited)):
@@ -45,7 +39,7 @@ def test_a_row_is_cut_before_its_first_sampled_token_and_each_token_has_its_turn
         assert columns.advantages[index] == [expected.get(token, 0.0) for token in width]
 
 
-@every_canary
+@cases("credited", CANARY_GROUPS.values(), ids=CANARY_GROUPS)
 def test_missing_rows_are_padding_in_which_nothing_is_trained(credited):
     there = completion_columns(credited).rows
     columns = completion_columns(credited, rows=8, pad_id=7)

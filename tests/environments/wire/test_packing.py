@@ -4,6 +4,8 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import cache
+from itertools import product
 
 import orjson
 import pytest
@@ -15,7 +17,7 @@ from environments.trajectory import IGNORED, CreditedGroup
 from environments.wire.padding import fill_posts, pack_rows, padding_scores
 from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import token_advantages
-from tests.benchmarks.bench_packing import fewest_posts, in_order, random_group
+from tests.benchmarks.bench_packing import random_group
 from tests.environments.wire.forked_groups import forked_group, with_credit
 
 SCORES = st.lists(st.integers(-20, 20).map(lambda number: number / 4), min_size=1, max_size=9)
@@ -84,6 +86,45 @@ def test_rows_that_carry_their_own_credit_take_as_few_posts_as_can_be(scores, mi
     owners = [owner for owner in range(len(scores)) for _ in range(data.draw(st.integers(0, 5)))]
     size = len(scores) + missing
     assert len(pack_rows(owners, scores, size, keep_scores=False)) == math.ceil(len(owners) / size)
+
+
+def fits(taken, scores, size):
+    """Whether padding can give a post with these scores the mean and deviation of all."""
+    return len(taken) <= size and padding_scores(taken, scores, size - len(taken)) is not None
+
+
+def in_order(owners, scores, size):
+    """Posts of as many of the next rows as fit."""
+    packed, start = [], 0
+    while start < len(owners):
+        ends = range(min(start + size, len(owners)), start, -1)
+        fitting = (end for end in ends if fits([scores[owner] for owner in owners[start:end]], scores, size))
+        end = next(fitting, start + 1)
+        packed.append(list(range(start, end)))
+        start = end
+    return packed
+
+
+def fewest_posts(owners, scores, size):
+    """The fewest posts in which every score keeps its place, by trying all of them."""
+    numbers = [list(owners).count(owner) for owner in range(len(scores))]
+    posts = [
+        rows
+        for rows in product(*(range(min(number, size) + 1) for number in numbers))
+        if any(rows)
+        and fits(
+            [score for score, number in zip(scores, rows, strict=True) for _ in range(number)], scores, size
+        )
+    ]
+
+    @cache
+    def fewest(left):
+        if not any(left):
+            return 0
+        after = {tuple(max(0, a - b) for a, b in zip(left, rows, strict=True)) for rows in posts}
+        return 1 + min(map(fewest, after - {left}))
+
+    return fewest(tuple(numbers))
 
 
 @given(SCORES, st.integers(0, 3))

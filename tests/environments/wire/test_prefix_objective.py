@@ -12,7 +12,7 @@ from tests.benchmarks.prefix_objective import (
     weights_on_the_wire,
 )
 
-TURN_RETURN, WEIGHTED, REPEATED, ALL_TOKENS, LAST_ONLY, _ = ARMS.values()
+TURN_RETURN, WEIGHTED, REPEATED, ALL_TOKENS, LAST_ONLY = ARMS.values()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""SkyRL's own way from a generator's output to its loss, with credited groups; needs skyrl and torch.
+"""SkyRL's own way from a generator's output to its loss, with credited groups and turn credit; needs skyrl.
 
-What runs is SkyRL's: the checks of the output, the trainer's tensors, advantages and their reduction, the
-policy loss. Stubbed are its workers, and the model, which here is a table.
+What runs is SkyRL's: the rewards per token of its generator, the checks of the output, the trainer's tensors,
+the dispatch of estimators, advantages and their reduction, the policy loss. Stubbed are its workers, and the
+model, which here is a table.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import importlib
 import os
 import typing
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from types import SimpleNamespace
 
@@ -17,9 +18,9 @@ import pytest
 import typing_extensions
 
 from environments.trainers.completion_columns import completion_columns
-from environments.trainers.settings import BREAKERS, InexactStepWarning, check_settings
+from environments.trainers.settings import BREAKERS, InexactStepWarning, check_settings, turn_slices
 from tests.environments.trainers.groups import CANARY_GROUPS as GROUPS
-from tests.environments.trainers.groups import WITHHELD, every_canary
+from tests.environments.trainers.groups import CREDIT_BY_HAND
 from tools.errors import ConfigError
 from turnwise.lab.probe.canaries import GROUP_SIZE
 
@@ -34,6 +35,8 @@ with pytest.MonkeyPatch.context() as patched:
     trainer_module = importlib.import_module("skyrl.train.trainer")
     async_module = importlib.import_module("skyrl.train.fully_async_trainer")
     ppo_utils = importlib.import_module("skyrl.backends.skyrl_train.utils.ppo_utils")
+    credit = importlib.import_module("environments.trainers.skyrl_credit")
+    generator_module = importlib.import_module("skyrl.train.generators.skyrl_gym_generator")
     settings = importlib.import_module("skyrl.train.config.config")
 reference = importlib.import_module("tests.environments.trainers.policy_gradient")
 
@@ -47,18 +50,22 @@ def exact_values(name):
 
 def config_of(groups=1, **algorithm):
     """SkyRL's defaults, with what our refusals ask for."""
-    config = settings.SkyRLTrainConfig()
+    config = plain_config(**{"advantage_estimator": "turnwise", **algorithm})
     config.generator.n_samples_per_prompt = GROUP_SIZE
     config.trainer.eval_interval = -1
     config.trainer.train_batch_size = config.trainer.policy_mini_batch_size = groups
-    config.trainer.algorithm.advantage_estimator = "turnwise"
     config.trainer.algorithm.max_seq_len = MAX_SEQ_LEN
+    return config
+
+
+def plain_config(**algorithm):
+    config = settings.SkyRLTrainConfig()
     for name, value in algorithm.items():
         setattr(config.trainer.algorithm, name, value)
     return config
 
 
-def batch_of(config, groups, exact=None):
+def batch_of(config, groups):
     """A step's batch, by the methods that SkyRL's trainer calls one after the other."""
 
     async def run_group(item, rows):
@@ -66,7 +73,7 @@ def batch_of(config, groups, exact=None):
         return groups[item["number"]]
 
     trainer = trainer_of(trainer_module.RayPPOTrainer, config)
-    trainer.generator = adapter.TurnwiseGenerator(config, run_group, exact=exact)
+    trainer.generator = adapter.TurnwiseGenerator(config, run_group)
     prompts = [number for number in range(len(groups)) for _ in range(GROUP_SIZE)]
     uids = [f"prompt {number}" for number in prompts]
     asked = {"prompts": [[] for _ in prompts], "env_extras": [{"number": number} for number in prompts]}
@@ -125,35 +132,31 @@ def taken_by(model, batch):
     return log_p.gather(-1, batch["sequences"][:, 1:, None])[..., 0][:, -width:]
 
 
-def measured(groups, exact=None, **algorithm):
+def measured(groups, **algorithm):
     config = config_of(len(groups), **algorithm)
-    batch, _, _ = batch_of(config, groups, exact)
-    model = reference.Bigrams()
+    batch, _, _ = batch_of(config, groups)
+    model = reference.Bigrams(256)
     taken, expected = step(config, batch, model), reference.policy_gradient(model, groups)
     rows, tokens = len(groups) * GROUP_SIZE, batch["loss_mask"].sum().item()
     constant = rows * MAX_SEQ_LEN if algorithm.get("loss_reduction") == "seq_mean_token_sum_norm" else tokens
-    return reference.measured(taken, expected, constant)
+    return taken, expected, constant
 
 
-@every_canary
-def test_the_advantages_in_the_loss_are_those_of_the_wire(credited):
+def advantages_in_loss(credited):
     _, raw, _ = batch_of(config_of(), [credited])
     wire = completion_columns(credited, rows=GROUP_SIZE).advantages
-    assert [row[-len(columns) :].tolist() for row, columns in zip(raw, wire, strict=True)] == [
-        pytest.approx(columns, abs=1e-6) for columns in wire
-    ]
+    return [(row[-len(wanted) :].tolist(), wanted) for row, wanted in zip(raw, wire, strict=True)]
 
 
-@every_canary
-@pytest.mark.parametrize("reduction", exact_values("loss_reduction"))
-def test_the_step_is_the_policy_gradient(credited, reduction):
-    assert measured([credited], loss_reduction=reduction) == reference.EXACT
+def steps(credited):
+    for reduction in exact_values("loss_reduction"):
+        yield measured([credited], loss_reduction=reduction)
 
 
 @pytest.mark.parametrize("loss", sorted(ppo_utils.PolicyLossRegistry.list_available()))
 def test_a_loss_takes_the_policy_gradient_or_is_refused(loss):
     if loss in exact_values("policy_loss_type"):
-        assert measured(list(GROUPS.values()), policy_loss_type=loss) == reference.EXACT
+        assert reference.measured(*measured(list(GROUPS.values()), policy_loss_type=loss)) == reference.EXACT
         return
     with pytest.raises(ConfigError, match=rf"policy_loss_type={loss} "):
         check_settings("SkyRL", config_of(policy_loss_type=loss))
@@ -165,16 +168,6 @@ def test_skyrls_own_defaults_are_exact_but_for_its_estimator():
         adapter.TurnwiseGenerator(config_of(kl_loss_coef=0.1, use_entropy_loss=True), None)
     with pytest.raises(ConfigError, match=r"advantage_estimator=grpo .*; use turnwise$"):
         adapter.TurnwiseGenerator(config_of(advantage_estimator="grpo"), None)
-
-
-def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_divisor_counts():
-    config = config_of(1, loss_reduction="seq_mean_token_sum_norm")
-    batch, _, metrics = batch_of(config, [WITHHELD])
-    model = reference.Bigrams(256)
-    taken, expected = step(config, batch, model), reference.policy_gradient(model, [WITHHELD])
-    assert metrics["turnwise/groups_left_out"] == 0
-    assert batch["loss_mask"].any(dim=1).tolist() == [True, False, True, False]  # the last one is padding
-    assert (taken * GROUP_SIZE * MAX_SEQ_LEN).tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_a_group_without_credit_trains_nothing_and_is_counted():
@@ -241,3 +234,94 @@ def test_whole_batches_of_groups_whose_sums_differ_are_refused():
     config.trainer.fully_async.sample_full_batch = True
     with pytest.raises(ConfigError, match="sample_full_batch=True takes sums of advantages for scores"):
         check_settings("SkyRL", config)
+
+
+# --- turn credit in SkyRL's registry ----------------------------------------------------------------------
+
+
+def step_rewards(mask, rewards):
+    """Per token, as SkyRL's generator makes them of what an environment's steps return."""
+    generator = object.__new__(generator_module.SkyRLGymGenerator)
+    generator.custom_chat_template = None
+    steps = [(reward, turn.stop - 1) for reward, turn in zip(rewards, turn_slices(mask), strict=True)]
+    return generator._build_per_token_rewards(steps, [0] * len(mask), appended_eos_token=False)
+
+
+def credited_batch(masks, rewards, *, config=None, prompts=None, responses=None):
+    """A step's batch, by the methods that SkyRL's trainer calls one after the other."""
+    config = config or credit_config()
+    config.trainer.train_batch_size = config.trainer.policy_mini_batch_size = 1
+    config.generator.n_samples_per_prompt = len(masks)
+    trainer = trainer_of(trainer_module.RayPPOTrainer, config)
+    output = {
+        "prompt_token_ids": prompts or [[1]] * len(masks),
+        "response_ids": responses or [[2] * len(mask) for mask in masks],
+        "rewards": [step_rewards(mask, row) for mask, row in zip(masks, rewards, strict=True)],
+        "loss_masks": masks,
+        "stop_reasons": None,
+        "rollout_metrics": None,
+        "rollout_logprobs": None,
+    }
+    output, uids = trainer.postprocess_generator_output(output, ["a"] * len(masks))
+    batch = trainer.convert_to_training_input(output, uids)
+    batch["values"] = None  # of the critic, which there is none of
+    return trainer.compute_advantages_and_returns(batch)
+
+
+def credit_config(**algorithm):
+    return plain_config(**{"advantage_estimator": "turn_return", **algorithm})
+
+
+MASKS = [[1, 1, 0, 1, 1], [1, 0, 1, 1, 0, 1], [1, 1, 1]]
+REWARDS = [[reward or 0.0 for reward in row] for row in CREDIT_BY_HAND]
+
+
+@dataclass
+class TurnAlgorithm(settings.AlgorithmConfig):
+    """Settings of one's own, as SkyRL's documentation has them."""
+
+    turnwise: dict[str, typing.Any] | None = None
+
+
+def credit_by_hand(gamma=1.0):
+    """The advantages of the turns of `CREDIT_BY_HAND`, by the parameters of SkyRL's command line."""
+    given = ["advantage_estimator=turn_return", f"turnwise={{gamma: {gamma}}}"]
+    config_cls = settings.make_config(algorithm_cls=TurnAlgorithm)
+    config = config_cls.from_cli_overrides([f"trainer.algorithm.{each}" for each in given])
+    batch = credited_batch(MASKS, REWARDS, config=config)
+    assert not batch["advantages"][batch["loss_mask"] == 0].any()
+    # Rows are at the right of SkyRL's tensors.
+    return [
+        [value for turn in turn_slices(mask) for value in {*row[-len(mask) :][turn].tolist()}]
+        for row, mask in zip(batch["advantages"], MASKS, strict=True)
+    ]
+
+
+def credit_and_step(credited):
+    """Advantages with those of the wire, and a step with its constant, of a group's turn rewards."""
+    columns = completion_columns(credited)
+    rewards = [[reward or 0.0 for reward in each.rewards.turns] for each in credited.group.trajectories]
+    batch = credited_batch(
+        columns.tool_mask, rewards, prompts=columns.prompt_ids, responses=columns.completion_ids
+    )
+    rows = zip(batch["advantages"], columns.advantages, strict=True)
+    model = reference.Bigrams()
+    taken, expected = step(credit_config(), batch, model), reference.policy_gradient(model, [credited])
+    scale = (expected.norm() / taken.norm()).item()
+    return [(row[-len(wanted) :].tolist(), wanted) for row, wanted in rows], (taken, expected, scale)
+
+
+def test_a_mask_without_turns_is_refused(monkeypatch):
+    plain = trainer_module.RayPPOTrainer.compute_advantages_and_returns.__wrapped__
+    monkeypatch.setattr(trainer_module.RayPPOTrainer, "compute_advantages_and_returns", plain)
+    with pytest.raises(
+        ConfigError, match=r"import environments\.trainers\.skyrl_credit where the trainer is made"
+    ):
+        credited_batch(MASKS, REWARDS)
+
+
+def test_a_setting_that_breaks_the_step_is_refused_for_our_estimators_alone():
+    broken = {"loss_reduction": "sequence_mean"}
+    with pytest.raises(ConfigError, match="loss_reduction=sequence_mean divides"):
+        credited_batch(MASKS, REWARDS, config=credit_config(**broken))
+    credited_batch(MASKS, REWARDS, config=credit_config(advantage_estimator="rloo", **broken))

@@ -3,6 +3,7 @@
 import importlib
 import math
 import os
+from itertools import product
 
 import orjson
 import pytest
@@ -12,9 +13,9 @@ from environments.trainers.settings import InexactStepWarning, check_example_tra
 from environments.trajectory import IGNORED
 from environments.wire.credited_rows import credited_rows
 from environments.wire.payloads import Shape, pack, post_text
-from tests.environments.wire.forked_groups import forked_group, with_credit
+from tests.environments.trainers.groups import GROUPS
 from tools.errors import ConfigError
-from turnwise.lab.probe.canaries import CANARIES, GROUP_SIZE
+from turnwise.lab.probe.canaries import GROUP_SIZE
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="needs torch, to run the example trainer's step")
@@ -25,16 +26,7 @@ config = importlib.import_module("example_trainer.config")
 gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
 
 DIVISOR = 1024
-FORKED = with_credit(
-    forked_group(
-        [[[5, 2], [9, 0], [1, 1, 3]], [[4]], [[2, 7], [6, 2]]],
-        [[0.5, None, 1.0, 0.75, 0.0, 0.25, -1.0], [2.0], [0.0, None, 0.5, 0.125]],
-        untrained=frozenset({(0, 0), (2, 3)}),
-        summaries=frozenset({(0, 1), (2, 1)}),
-    )
-)
-GROUPS = {name: make() for name, make in CANARIES.items()} | {"forked and untrained": FORKED}
-every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
+FORKED = GROUPS["untrained turns"]
 
 
 def posts_of(credited, *, divisor=DIVISOR, **shape):
@@ -72,8 +64,8 @@ def trainers_step(credited, *, accumulation=1, divisor=DIVISOR, **shape):
     return step * rows * divisor, expected
 
 
-@every_group
-def test_the_score_of_a_row_over_its_tokens_is_the_advantage_of_the_wire(credited):
+def advantages_in_loss(credited):
+    """The score of each post of one row over its tokens, and the advantage of its turn."""
     posts = posts_of(credited, view="turn_rows")
     expected = [
         advantage
@@ -83,16 +75,17 @@ def test_the_score_of_a_row_over_its_tokens_is_the_advantage_of_the_wire(credite
     ]
     lengths = [sum(label != IGNORED for label in post["masks"][0]) for post in posts]
     (scores,) = data.pad_data_to_good_offset({"batch": posts}, len(posts))[2]
-    in_loss = [score * DIVISOR / length for (score,), length in zip(scores.tolist(), lengths, strict=True)]
-    assert in_loss == pytest.approx(expected, rel=1e-12)
+    yield (
+        [score * DIVISOR / length for (score,), length in zip(scores.tolist(), lengths, strict=True)],
+        expected,
+    )
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("view", ["turn_rows", "prefix_rows"])
-@every_group
-def test_rows_give_the_policy_gradient(credited, view, accumulation):
-    step, expected = trainers_step(credited, view=view, accumulation=accumulation)
-    assert gradients.measured(step, expected) == gradients.EXACT
+def steps(credited):
+    for view, accumulation in product(("turn_rows", "prefix_rows"), (1, 3)):
+        step, expected = trainers_step(credited, view=view, accumulation=accumulation)
+        yield step, expected, 1.0
+    yield *loss_of_posts(credited), 1.0
 
 
 def test_it_ignores_advantages_and_that_view_is_refused():
@@ -102,8 +95,8 @@ def test_it_ignores_advantages_and_that_view_is_refused():
         check_example_trainer({"credit_view": "token_advantages"})
 
 
-@every_group
-def test_a_loss_that_reads_advantages_of_posts_takes_the_policy_gradient(credited):
+def loss_of_posts(credited):
+    """The step of a loss that reads advantages of posts, as the page of serving shows it."""
     model = gradients.Bigrams(256)
     sampled = gradients.sampled_by(model, credited)
     expected, loss = gradients.policy_gradient(model, [sampled]), 0.0
@@ -113,8 +106,7 @@ def test_a_loss_that_reads_advantages_of_posts_takes_the_policy_gradient(credite
             taken = log_p[torch.arange(len(log_p)), torch.tensor(row.target_ids)]
             ratio = torch.exp(taken - torch.tensor(row.logprobs))
             loss = loss - (torch.tensor(row.mask) * torch.tensor(row.advantages) * ratio).sum()
-    step = -gradients.gradient_of(loss, model)
-    assert gradients.measured(step, expected) == gradients.EXACT
+    return -gradients.gradient_of(loss, model), expected
 
 
 def test_its_own_defaults_are_refused_by_no_rule_and_are_warned_of_older_weights():

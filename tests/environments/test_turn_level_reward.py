@@ -142,7 +142,7 @@ async def test_a_scalar_reward_beside_turn_rewards_would_not_be_asked_for_and_is
         async def compute_reward(self, item, trajectory, ctx):
             return 5.0
 
-    with pytest.raises(ConfigError, match=r"compute_reward, which is not asked for .* is compute_outcome"):
+    with pytest.raises(ConfigError, match=r"compute_reward, which is not called .* in compute_outcome"):
         Converted().scoring()
 
 

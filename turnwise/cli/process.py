@@ -27,7 +27,9 @@ def worker_options(command: Command) -> Command:
         click.option(
             "--worker-env", multiple=True, metavar="NAME", help="A variable that workers of --ray get."
         ),
-        click.option("--ray", metavar="HOST:PORT", help="Workers on this Ray cluster; auto: this machine's."),
+        click.option(
+            "--ray", metavar="HOST:PORT", help="Workers on this Ray cluster; auto: that of this machine."
+        ),
         click.option("--workers", type=int, metavar="N", help="Roll out in N worker processes, on Ray."),
     ):
         command = option(command)

@@ -558,5 +558,5 @@ def _text(given: Any, where: str) -> str:
     if not isinstance(given, str):
         raise ConfigError(f"{where} gave a message whose content is {given!r:.100}; give text")
     if not is_utf8(given):
-        raise ConfigError(f"{where} gave {given!r:.100}, which is no UTF-8 text")
+        raise ConfigError(f"{where} gave {given!r:.100}, which is not UTF-8 text")
     return given

@@ -127,7 +127,7 @@ def _finite(number: str) -> float:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number; null is possible")
+    raise ValueError(f"{constant} is not a JSON number; null is possible")
 
 
 EXACT_DECODER: Final = json.JSONDecoder(

@@ -96,7 +96,7 @@ def select_tools(toolset: Toolset, names: Any, own: Sequence[ToolSource], where:
     source.
 
     Raises:
-        ConfigError: if `names` is no list of tool names, or one is unknown.
+        ConfigError: if `names` is not a list of tool names, or one is unknown.
     """
     if names is None:
         return toolset

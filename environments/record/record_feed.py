@@ -172,7 +172,9 @@ class _Feed:
         except OSError as error:
             raise RecordError(f"cannot read {self._cursor_file}: {error.strerror}") from error
         except ValidationError as error:
-            raise RecordError(f"{self._cursor_file} is no cursor file: {error.errors()[0]['msg']}") from error
+            raise RecordError(
+                f"{self._cursor_file} is not a cursor file: {error.errors()[0]['msg']}"
+            ) from error
         if self._at is None and self._find() is None:
             logger.warning("no record at %s yet: waiting for it", self._place)
 

@@ -311,7 +311,7 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
 def _refuse_non_folder(artefacts: Path) -> None:
     if os.path.lexists(artefacts) and not artefacts.is_dir():
         raise RecordError(
-            f"{artefacts} is no folder, and artefacts are kept there: move it, or choose another path"
+            f"{artefacts} is not a folder, and artefacts are kept there: move it, or choose another path"
         )
 
 

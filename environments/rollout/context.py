@@ -237,7 +237,7 @@ def name_of(condenser: Any) -> str:
     condense: object = None if isinstance(condenser, type) else getattr(condenser, "condense", None)
     if not callable(condense):
         raise ConfigError(
-            f"{condenser!r:.100} is no condenser; give one such as fit_context(2048), or an object with a "
+            f"{condenser!r:.100} is not a condenser; give one such as fit_context(2048), or an object with a "
             f"`name` and `async def condense(self, history, asking)`"
         )
     if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -132,7 +132,7 @@ def texts_problem(message: Message, **more: Any) -> str | None:
 def text_problem(name: str, text: object) -> str | None:
     if not isinstance(text, str):
         return f"{name} is {text!r:.100}; give text"
-    return None if is_utf8(text) else f"{name} is {text!r:.100}, which is no UTF-8 text"
+    return None if is_utf8(text) else f"{name} is {text!r:.100}, which is not UTF-8 text"
 
 
 def _message_problem(completion: Completion) -> str | None:
@@ -232,7 +232,7 @@ def _sampling_problem(sampling: Any) -> str | None:
         is_json = orjson.loads(orjson.dumps(held)) == held
     except TypeError:
         is_json = False
-    return None if is_json else f"sampling is {held!r:.200}, which is no JSON"
+    return None if is_json else f"sampling is {held!r:.200}, which is not JSON"
 
 
 def _is_list_of(kind: type, values: object) -> bool:

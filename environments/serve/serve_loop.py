@@ -165,7 +165,7 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class GroupTries:
-    """Rolls groups out and repeats those that are no fair sample."""
+    """Rolls groups out and repeats those that are not a fair sample."""
 
     rollouts: Rollouts
     model: ModelWatch

@@ -253,7 +253,7 @@ def _remove_breaks(text: str) -> str:
 _SIGNS = frozenset("<>[]|{}〈〉\uff5c")
 _LOOKS_LIKE_MARKER = re.compile("<[^<>\\s]+>|\uff5c\\w+\uff5c")
 _TEXT_MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Formats search message text for these, even where they are no tokens."""
+"""Formats search message text for these, even where they are not tokens."""
 
 
 class FamilyTokenizer:

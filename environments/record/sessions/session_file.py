@@ -156,7 +156,7 @@ def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
     try:
         # Opening a pipe would wait for its writer.
         if path.exists() and not path.is_file():
-            raise DatasetError(f"{path} is no plain file; sessions are read twice")
+            raise DatasetError(f"{path} is not a plain file; sessions are read twice")
         with path.open("rb") as file:
             yield SessionFile(path, file, scale)
     except OSError as error:

@@ -70,7 +70,9 @@ def check_hooks(env: Hooks) -> None:
         known = {*hooks, *_ATTRIBUTES} - {"play"} - written.keys()
         close = get_close_matches(name, known, n=1, cutoff=_CLOSE)
         if close and not name.startswith("_"):
-            _LOG.warning("%s.%s is no hook; if it is meant to be %s, rename it", cls.__name__, name, close[0])
+            _LOG.warning(
+                "%s.%s is not a hook; if it is meant to be %s, rename it", cls.__name__, name, close[0]
+            )
 
 
 def _methods(cls: type) -> dict[str, Callable[..., Any]]:

@@ -426,7 +426,7 @@ async def test_rows_that_no_trainer_may_get_are_named(record, cursor):
 async def test_what_is_no_cursor_file_is_refused(record, cursor, content, problem):
     write(record, "a")
     cursor.write_bytes(content)
-    with pytest.raises(RecordError, match=f"^{cursor} is no cursor file: {problem}"):
+    with pytest.raises(RecordError, match=f"^{cursor} is not a cursor file: {problem}"):
         await take(follow(record, after=cursor), 1)
 
 

@@ -200,7 +200,7 @@ def _values(tensor: Any, where: object) -> Weights:
             raise ConfigError(_TOO_COARSE.format(where=where, dtype=values.dtype))
         return np.asarray(values, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{where} is no tensor of numbers: {type(tensor).__name__}") from error
+        raise ConfigError(f"{where} is not a tensor of numbers: {type(tensor).__name__}") from error
 
 
 def _state_dict(stepped: object) -> Mapping[str, Any]:

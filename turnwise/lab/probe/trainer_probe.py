@@ -144,7 +144,7 @@ def open_probe(folder: Path) -> Probe:
     try:
         request = ProbeRequest(**json.loads((folder / _REQUEST).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{folder} is no folder of `turnwise doctor trainer begin`: {error}") from error
+        raise ConfigError(f"{folder} is not a folder of `turnwise doctor trainer begin`: {error}") from error
     return Probe(folder=folder, request=request)
 
 

@@ -175,10 +175,10 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
 def environment_files(env: AgentEnv) -> dict[str, Path]:
     """Return the files of the fingerprint, such as `code of env.py` or `data of users.jsonl`."""
     opened = env.lifecycle.opened_files
-    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_excluded(env))
+    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_find_excluded(env))
 
 
-def _excluded(env: AgentEnv) -> list[Path]:
+def _find_excluded(env: AgentEnv) -> list[Path]:
     config = env.config
     paths = (
         config.data_path_to_save_groups,
@@ -390,7 +390,7 @@ class LaterFiles:
         self.opened = OpenedFiles(in_hooks=True)
         self._env_cls, self._accept, self._record = type(env), accept, recorder.path
         self._covered = frozenset(environment_files(env).values())
-        self._excluded = [*_excluded(env), _scratch_folder()]
+        self._excluded = [*_find_excluded(env), _scratch_folder()]
         self._since = time_ns()
         recorded = recorder.contents.facts_of(recorder.fingerprint)
         self._digests = {
@@ -422,7 +422,6 @@ class LaterFiles:
         return {f"{LATER}{name}": value for name, value in facts.items()}
 
     def _digest_of(self, file: str) -> str | None:
-        """Return the file's digest; None if it is missing or was created during the run."""
         path = Path(file)
         try:
             stat = path.stat()

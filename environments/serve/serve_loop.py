@@ -190,7 +190,7 @@ class GroupTries:
                 return done
             what = f"took longer than {self.timeout_s:g} s" if done is None else "lost its model"
             if last:
-                return self._failed_group(task, f"the group {what}, twice")
+                return self._make_failed_group(task, f"the group {what}, twice")
             self.say(f"item {task.item_id}: the group {what}; trying once more")
         raise AssertionError("the second try returns")
 
@@ -204,7 +204,7 @@ class GroupTries:
                 raise
             return None
 
-    def _failed_group(self, task: GroupTask, reason: str) -> FinishedGroup:
+    def _make_failed_group(self, task: GroupTask, reason: str) -> FinishedGroup:
         origin, group_id = self.rollouts.origin, uuid.uuid4().hex
         group = TrajectoryGroup(
             group_id=group_id, env=origin.env, item_id=task.item_id, epoch=task.epoch, trajectories=()

@@ -164,7 +164,6 @@ def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
 
 
 def item_of(session: Session) -> dict[str, Any]:
-    """Return the recorded item, equal for sessions that can be compared."""
     if session.item is not None:
         return dict(session.item)
     prompt: dict[str, Any] = {"prompt": [message.to_openai() for message in session.prompt]}

@@ -164,7 +164,7 @@ class AgentEnv(Hooks):
     async def compare(
         self, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
     ) -> TrajectoryGroup:
-        """Return the comparable siblings, their outcomes with the reward of `score_group`."""
+        """Return the comparable siblings, with the reward of `score_group` added to their outcomes."""
         parts = self.lifecycle.parts
         group, incomparable = comparable(group, parts.rules)
         if incomparable is not None:
@@ -190,7 +190,7 @@ class AgentEnv(Hooks):
         """Return a finished group without credit for siblings that are older than `max_staleness`.
 
         Raises:
-            ConfigError: if age is bounded, and no completion has ever named a version of the weights.
+            ConfigError: if `max_staleness` is set, but no completion has named a version of the weights.
         """
         return self.lifecycle.weight_versions.withhold(credited)
 
@@ -243,7 +243,7 @@ class AgentEnv(Hooks):
     async def __aenter__(self) -> Self:
         opened = self.opened()
         await opened.__aenter__()
-        self._opened = opened  # only now: a second `async with` fails and leaves the first one's
+        self._opened = opened  # after entering: a second `async with` fails and must not replace it
         return self
 
     async def __aexit__(
@@ -265,11 +265,11 @@ class AgentEnv(Hooks):
         return self.lifecycle.tasks()
 
     def tasks_for_ever(self, first: int) -> Iterator[GroupTask]:
-        """Yield the same groups without an end, from group number `first` on."""
+        """Repeat the groups of `tasks` without end, from group number `first` on."""
         return self.lifecycle.tasks_for_ever(first)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
-        """Open a fresh sandbox as class and config ask for."""
+        """Open a fresh sandbox as specified by class and config."""
         return self.lifecycle.sandboxes.open()
 
     # Parts.

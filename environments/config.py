@@ -44,7 +44,6 @@ class Section(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise ConfigError if a field has the name of a setting without effect, which nothing reads."""
         super().__pydantic_init_subclass__(**kwargs)
         for name, field in cls.model_fields.items():
             accepted, instead = cls.without_effect.get(name, ((field.default,), ""))
@@ -687,5 +686,5 @@ def _from_atropos(server: BaseModel) -> ServerConfig:
             logger.warning("config_init sets %s, which has no effect in Turnwise: %s", name, instead)
     known = {name: getattr(server, name) for name in ServerConfig.model_fields if hasattr(server, name)}
     if "server_type" not in server.model_fields_set:
-        known.pop("server_type", None)  # `openai` is Atropos' default, and says nothing
+        known.pop("server_type", None)  # `openai` is Atropos' default, not a choice
     return ServerConfig(**known)

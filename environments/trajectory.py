@@ -280,7 +280,7 @@ class Rewards:
 
     @property
     def is_unscored(self) -> bool:
-        """Whether neither a turn nor the whole was rewarded, whatever the score is."""
+        """Whether neither a turn nor the whole was rewarded; the score may still be 0."""
         nothing = self.turns is not None and self.outcome is None and set(self.turns) <= {None}
         return nothing or self.score is None
 
@@ -548,7 +548,7 @@ def _message(given: Any, where: str, within: str) -> Message:
         raise ConfigError(f"{where} gave a message of role {role!r:.100}; choose one of {get_args(Role)}")
     if isinstance(content, list | tuple):
         raise ConfigError(
-            f"{where} gave a message whose content is a list of parts; give text: images are not taken"
+            f"{where} gave a message whose content is a list of parts; give text: images are not supported"
         )
     text = _text(content, where)
     return given if isinstance(given, Message) else Message(role=role, content=text)
@@ -558,5 +558,5 @@ def _text(given: Any, where: str) -> str:
     if not isinstance(given, str):
         raise ConfigError(f"{where} gave a message whose content is {given!r:.100}; give text")
     if not is_utf8(given):
-        raise ConfigError(f"{where} gave {given!r:.100}, which is no UTF-8 text")
+        raise ConfigError(f"{where} gave {given!r:.100}, which is not UTF-8 text")
     return given

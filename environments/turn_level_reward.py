@@ -43,7 +43,7 @@ class TurnLevelRewardMixin:
         if not issubclass(owner, TurnLevelRewardMixin):
             raise TypeError(
                 f"{cls.__name__}: list TurnLevelRewardMixin before {owner.__name__} among the bases, "
-                f"or its turn rewards are never asked for"
+                f"or its turn rewards are ignored"
             )
 
     @def_or_async
@@ -94,8 +94,8 @@ class TurnLevelRewardMixin:
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]
         if not self.writes_outcome and any("compute_reward" in vars(cls) for cls in classes):
             raise ConfigError(
-                f"environment {self.name!r} writes compute_reward, which is not asked for beside turn "
-                f"rewards; what belongs to the whole trajectory is compute_outcome"
+                f"environment {self.name!r} writes compute_reward, which is not called beside turn "
+                f"rewards; reward the whole trajectory in compute_outcome"
             )
         return partial(TurnScoring, self)
 
@@ -150,7 +150,7 @@ class TurnScoring:
     ) -> None:
         self._env, self._item, self._ctx, self._call = env, item, ctx, call
         self._given: list[Reward | None] | None = None
-        """Per turn, once `compute_turn_rewards` has given it."""
+        """The result of `compute_turn_rewards`, once called."""
 
     async def on_turn(self, turn: Turn) -> None:
         if turn.kind != "act":
@@ -242,7 +242,7 @@ def scalar_scoring(env: Any) -> NewScoring:
     unused = [hook for hook in _TURN_HOOKS if hasattr(env, hook)]
     if unused and not isinstance(env, TurnLevelRewardMixin):
         raise ConfigError(
-            f"environment {env.name!r} writes {', '.join(unused)}, which is asked for only when "
+            f"environment {env.name!r} writes {', '.join(unused)}, which is called only when "
             f"TurnLevelRewardMixin is listed before AgentEnv among the bases; do that, or rename it"
         )
     return partial(ScalarScoring, env)

@@ -70,11 +70,7 @@ def collector_paused() -> Generator[None]:
 
 
 def read_exact_json(text: str, *, lenient: bool = False) -> Any:
-    """Read JSON with exact long integers.
-
-    Args:
-        text: JSON.
-        lenient: Also accept what Python writes: `NaN`, and repeated names.
+    """Read JSON with exact long integers; `lenient` accepts `NaN` and repeated names, as Python writes.
 
     Raises:
         JsonError: if it is invalid, has a repeated name or an infinite number, or is too deep.
@@ -131,7 +127,7 @@ def _finite(number: str) -> float:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number; null is possible")
+    raise ValueError(f"{constant} is not a JSON number; null is possible")
 
 
 EXACT_DECODER: Final = json.JSONDecoder(

@@ -1,6 +1,6 @@
 """The program of the `python` toolset inside the sandbox: a client of a persistent interpreter.
 
-With `--serve` it is that interpreter. The agent controls all of it, so its output is no evidence. They
+With `--serve` it is that interpreter. The agent controls both, so their output is no evidence. They
 communicate by FIFOs (`in`, `out`, `done`), since not every sandbox has UNIX sockets.
 """
 

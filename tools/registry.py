@@ -155,7 +155,7 @@ class Toolset:
             raise ConfigError(f"toolset {self.name!r} has more than one tool called {', '.join(twice)}")
         if loose := [tool.name for tool in self.tools if Unbound in tool.signature.injected.values()]:
             raise ConfigError(
-                f"toolset {self.name!r}: {', '.join(loose)} takes `self`, and is no method of a State; "
+                f"toolset {self.name!r}: {', '.join(loose)} takes `self`, and is not a method of a State; "
                 "list the State class itself, or its method as `MyState.method`"
             )
 
@@ -339,7 +339,7 @@ def output_of(given: Any, tool: str) -> ToolOutput:
             raise ToolError("the result holds a number that is too long to be written") from None
         reason = str(error)[:_SHOWN]
         raise TypeError(
-            f"tool {tool!r} returned {type(given).__name__}, which is no JSON ({reason}); return str, "
+            f"tool {tool!r} returned {type(given).__name__}, which is not JSON ({reason}); return str, "
             "ToolOutput, or what JSON holds: numbers, lists, dicts, dataclasses, pydantic models"
         ) from error
 
@@ -356,9 +356,9 @@ def limit_length(text: str, max_chars: int) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError("bytes are no text: decode them")
+        raise TypeError("bytes are not text: decode them")
     if isinstance(value, Iterator):
-        raise TypeError("an iterator is no value: make a list of it")
+        raise TypeError("an iterator is not a value: make a list of it")
     return to_jsonable_python(value, bytes_mode="base64")
 
 

@@ -53,7 +53,7 @@ class Signature:
         if hidden := sorted(described.keys() & injected):
             raise ConfigError(f"{where}: the docstring describes {hidden}, which no model sees")
         if unknown := sorted(described.keys() - {parameter.name for parameter in own}):
-            raise ConfigError(f"{where}: the docstring describes {unknown}, which are no parameters")
+            raise ConfigError(f"{where}: the docstring describes {unknown}, which are not parameters")
         model = _model(own, hints, described, where)
         try:
             schema = model.model_json_schema()
@@ -69,7 +69,7 @@ class Signature:
         for an optional parameter.
 
         Raises:
-            ArgumentsRefused: if the text is no JSON object, too large, or does not fit the schema.
+            ArgumentsRefused: if the text is not a JSON object, too large, or does not fit the schema.
         """
         arguments = self._arguments(json_arguments(text))
         fields = type(arguments).model_fields

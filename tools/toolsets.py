@@ -74,12 +74,9 @@ def select_toolsets(
     enabled: Sequence[str] | None = None,
     listed: Mapping[str, Toolset] | None = None,
 ) -> Toolset:
-    """Merge the enabled toolsets; own ones take precedence over shipped ones of the same name.
+    """Merge the enabled toolsets (None: all own ones); own ones precede shipped ones of the same name.
 
-    Args:
-        own: The environment's tools.
-        enabled: Names of own or shipped toolsets; None for all own ones.
-        listed: Tools of MCP servers by toolset; servers that are missing have no tools yet.
+    `listed` has the tools of MCP servers by toolset; servers that are missing have no tools yet.
 
     Raises:
         ConfigError: if a name is unknown, or two tools or toolsets share one.
@@ -99,7 +96,7 @@ def select_tools(toolset: Toolset, names: Any, own: Sequence[ToolSource], where:
     source.
 
     Raises:
-        ConfigError: if `names` is no list of tool names, or one is unknown.
+        ConfigError: if `names` is not a list of tool names, or one is unknown.
     """
     if names is None:
         return toolset

@@ -33,7 +33,7 @@ def refuse_foreign_packages() -> None:
     """Check the packages; a script beside the file that hides them exits with one line.
 
     Raises:
-        ImportError: see `find_own_packages`; in a notebook, a test run or another program.
+        ImportError: if one is missing or hidden, in a notebook, a test run or another program.
     """
     try:
         find_own_packages()

@@ -64,7 +64,7 @@ def turn_advantages(
             `reinforce_pp`).
 
     Raises:
-        CreditError: names the row and turn, each counted from 0.
+        CreditError: if a value is invalid; the message has row and turn, from 0.
     """
     advantages: list[list[float]] = [[] for _ in turn_rewards]
     for rows, credited in _credit_groups(turn_rewards, group_ids, outcomes, estimator, params):
@@ -117,7 +117,7 @@ def token_advantages(
         An array of the type, dtype and device of `token_level_rewards`.
 
     Raises:
-        CreditError: names the row and the token or turn, each counted from 0.
+        CreditError: if a value is invalid; the message has row and token or turn, from 0.
     """
     np: Any = import_module("numpy")
     rewards = _matrix(token_level_rewards, "token_level_rewards", None)

@@ -41,8 +41,6 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRules:
-    """Conditions for a group to be credited."""
-
     min_trajectories: int = 0
     missing_outcome: MissingOutcome | None = None
     """If None, a missing outcome refuses its group, and an unscored 0 counts as a score."""
@@ -153,7 +151,7 @@ def credited(
     `none`.
 
     Raises:
-        CreditError: as for `credited_batch`, or if the estimator compares all groups of a training step.
+        CreditError: if `credited_batch` raises it, or the estimator compares all groups of a step.
     """
     describe(estimator).refuse_alone()
     return _credit_all([(group, policy)], estimator, preset, params or {}, rules)[0]
@@ -265,7 +263,7 @@ def without_peer_of(done: CreditedGroup) -> list[list[bool]] | None:
 def recorded_params(
     estimator: str, *, preset: str | None = None, params: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return every parameter that a record names, after preset and settings."""
+    """Return the parameters to record, with preset and settings applied."""
     kept = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
     used = resolve(estimator, preset=preset, **(params or {}))
     return {name: value for name, value in used.items() if name in kept}

@@ -93,8 +93,6 @@ class Param:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of an estimator, with its bounds or choices."""
-
     name: str
     kind: Kind
     """`per_turn`: `[trajectory][turn]` floats, which only code can give."""
@@ -319,7 +317,6 @@ def without_peer(terms: Sequence[Term], group: TrajectoryGroup) -> list[list[boo
 
 
 def describe(name: str) -> EstimatorSpec:
-    """Return an estimator's description, or raise CreditError if its name is unknown."""
     if name not in _specs:
         raise _unknown("estimator", name, _specs)
     return _specs[name]
@@ -329,7 +326,7 @@ def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[s
     """Return every parameter's value in a call: default, then preset, then `params`.
 
     Raises:
-        CreditError: as for `estimate`.
+        CreditError: if `estimate` would raise it.
     """
     spec = describe(name)
     spec.check(params)
@@ -341,7 +338,7 @@ def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) ->
     """Return checked parameters from settings, where values may be text.
 
     Raises:
-        CreditError: as for `estimate`.
+        CreditError: if `estimate` would raise it.
     """
     spec = describe(name)
     params = {key: spec.parameter(key).read(value, name) for key, value in settings.items()}

@@ -166,7 +166,6 @@ def _gae(steps: Sequence[float | None], values: Sequence[float], gamma: float, l
 
 
 def _refuse_overlap(scored: Sequence[Scored], what: str) -> None:
-    """Raise CreditError if turns of several threads overlap, since turns then have no order."""
     for index, each in enumerate(scored):
         if each.overlap:
             raise CreditError(

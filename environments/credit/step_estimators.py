@@ -107,7 +107,7 @@ def reinforce_pp(
     """Normalise returns per turn over all groups of a training step (REINFORCE++).
 
     Raises:
-        CreditError: as for `turn_gae`.
+        CreditError: if `turn_gae` raises it.
     """
     return [gae_term(group, gamma, lam, values)]
 

@@ -191,7 +191,6 @@ def mean(values: Sequence[float]) -> float:
 
 
 def means_of_others(values: Sequence[float]) -> list[float]:
-    """Return, for each of at least two values, the mean of all others."""
     if not vary(values):
         return list(values)  # exactly 0 remains of equal values
     others = len(values) - 1

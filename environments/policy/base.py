@@ -39,7 +39,7 @@ class OpenRow:
     def rest_of(self, prompt_ids: Sequence[int]) -> tuple[int, ...] | None:
         """Return the part of a prompt after this row, or None if the prompt does not start with the row."""
         end = len(self._ids)
-        # Most other prompts differ in their length or at the row's end.
+        # Cheap test: prompts of other rows mostly differ in length or at this row's end.
         if len(prompt_ids) < end or (end and prompt_ids[end - 1] != self._ids[-1]):
             return None
         try:
@@ -133,7 +133,6 @@ def find_window(policy: Policy) -> int | None:
 
 
 def validate_policy(policy: Policy) -> Policy:
-    """Return a user's policy; ConfigError if it has no name or no `complete` method."""
     name: object = getattr(policy, "name", None)
     complete: object = None if isinstance(policy, type) else getattr(policy, "complete", None)
     if not isinstance(name, str) or not name or not callable(complete):

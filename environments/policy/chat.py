@@ -39,8 +39,8 @@ from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _LONG_CHARS = 50_000
-_BELIEVED = 2
-"""One refusal of ids may be a glitch."""
+_FIRM_REFUSALS = 2
+"""Refusals after which ids are no longer requested: a single one may be a glitch."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -72,7 +72,7 @@ class ChatPolicy(ServedModel):
         return self._dialect.refused
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        sampled = await self._sample(self._with_room(request))
+        sampled = await self._sample(self._limit_tokens(request))
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
             return Completion(
@@ -94,11 +94,8 @@ class ChatPolicy(ServedModel):
             max_tokens=request.max_row_tokens,
         )
 
-    def _with_room(self, request: CompletionRequest) -> CompletionRequest:
-        """Limit `max_tokens` to the room that is left.
-
-        The context window counts the server's own tokens, so only its ids or counts are compared with it.
-        """
+    def _limit_tokens(self, request: CompletionRequest) -> CompletionRequest:
+        # The context window is in the server's tokens: only its ids or counts are compared with it.
         longest = LONGEST_TOKEN if self._gives_ids else self.renderer.longest_token
         at_least = min_prompt_tokens(request, longest_token=longest)
         counted = request.prompt_tokens or 0
@@ -179,11 +176,11 @@ class ChatPolicy(ServedModel):
         return simpler
 
     def _learn(self, dialect: Dialect, sampled: SampledMessage) -> None:
-        """Keep what a reply showed. Older requests in flight know less and must not undo it."""
+        """Record what a reply shows of the server; replies to older requests must not undo it."""
         self._gives_ids = self._gives_ids or sampled.tokens is not None
         learned = self._dialect.merge(replace(dialect, reasoning=sampled.reasoning_field))
         self._without_ids += not dialect.captures
-        refused_twice = self._without_ids >= _BELIEVED and not self._gives_ids
+        refused_twice = self._without_ids >= _FIRM_REFUSALS and not self._gives_ids
         self._dialect = learned if refused_twice else learned.with_capture()
         if sampled.tokens is None and self._gives_ids:
             raise PolicyError(

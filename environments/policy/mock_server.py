@@ -137,7 +137,7 @@ async def _respond(answer: Answer, request: Request) -> JSONResponse:
     except ValueError as error:
         raise RefusalError(400, f"no JSON: {error}") from error
     if not isinstance(body, dict):
-        raise RefusalError(400, "the request is no object")
+        raise RefusalError(400, "the request is not an object")
     return JSONResponse(await answer(cast("dict[str, Any]", body)))
 
 
@@ -287,7 +287,7 @@ class _Mock:
     ) -> tuple[IdsRequest, SampledIds]:
         given, context_tokens = list_in(ids), self.settings.context_tokens
         if not given or not set(map(type, given)) <= {int}:
-            raise RefusalError(400, "the prompt is no list of token ids")
+            raise RefusalError(400, "the prompt is not a list of token ids")
         if not isinstance(max_tokens, int) or max_tokens < 1:
             raise RefusalError(400, f"max_tokens must be at least 1, got {max_tokens!r:.40}")
         if context_tokens is not None and len(given) + max_tokens > context_tokens:

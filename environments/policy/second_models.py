@@ -290,7 +290,6 @@ def _replace_surrogates(text: str) -> str:
 
 
 def no_model() -> SecondModel:
-    """Return a model that always raises NoModelError, for a context made by hand."""
     return SecondModel(model=NoModel())
 
 

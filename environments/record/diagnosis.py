@@ -1,4 +1,4 @@
-"""Why groups cannot be trained on: causes, counted, each with a remedy."""
+"""Counted causes why groups cannot be trained on, each with a remedy."""
 
 import re
 from collections import Counter

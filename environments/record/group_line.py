@@ -43,7 +43,7 @@ def encode_group(credited: CreditedGroup) -> bytes:
         fields = schema.to_fields(credited)
         own = {name: value for name, value in fields.items() if name not in _WITHOUT_A_LOOK}
         if (path := _not_finite(own) or _no_logprob(fields)) is not None:
-            raise RecordError(f"{'.'.join(map(str, path))} is no finite number")
+            raise RecordError(f"{'.'.join(map(str, path))} is not a finite number")
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
         # Token rows are typed. Other fields that could not be read back must not get into the file.
         read = {name: fields[name] for name in schema.READ_BESIDE_ROWS if name in fields}
@@ -58,7 +58,6 @@ def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
 
 
 def with_crc(line: bytes) -> bytes:
-    """Append the field with the CRC-32 of all bytes before it."""
     content = line[: -len(b"}\n")]
     return b'%s%s%08x"}\n' % (content, _CRC, zlib.crc32(content))
 

@@ -56,7 +56,7 @@ class FollowedGroup:
     _feed: "_Feed" = field(repr=False, compare=False)
 
     def acknowledge(self) -> None:
-        """Write to the cursor file, and wait for the disk, that this and all earlier groups were processed.
+        """Note on disk, in the cursor file, that this and all earlier groups were processed.
 
         Raises:
             RecordError: if the cursor file cannot be written.
@@ -102,7 +102,9 @@ def follow(  # noqa: PLR0913  # one feed, all of it by keyword
     if score_divisor is not None and view not in _SCALED:
         raise UsageError(f"score_divisor is for the views {' and '.join(_SCALED)}, not {view}")
     if (weights is None) != (max_staleness is None) or isinstance(weights, str):
-        raise UsageError("max_staleness needs weights, and they it: the names of versions, oldest first")
+        raise UsageError(
+            "max_staleness and weights need each other; weights are names of versions, oldest first"
+        )
     feed = _Feed(Path(path), Path(after).absolute())
     loaded = () if weights is None else weights
     return _groups(feed, view, score_divisor or TOKENS_PER_TURN, loaded, max_staleness, poll_s)
@@ -170,7 +172,9 @@ class _Feed:
         except OSError as error:
             raise RecordError(f"cannot read {self._cursor_file}: {error.strerror}") from error
         except ValidationError as error:
-            raise RecordError(f"{self._cursor_file} is no cursor file: {error.errors()[0]['msg']}") from error
+            raise RecordError(
+                f"{self._cursor_file} is not a cursor file: {error.errors()[0]['msg']}"
+            ) from error
         if self._at is None and self._find() is None:
             logger.warning("no record at %s yet: waiting for it", self._place)
 

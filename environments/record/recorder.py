@@ -311,7 +311,7 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
 def _refuse_non_folder(artefacts: Path) -> None:
     if os.path.lexists(artefacts) and not artefacts.is_dir():
         raise RecordError(
-            f"{artefacts} is no folder, and artefacts are kept there: move it, or choose another path"
+            f"{artefacts} is not a folder, and artefacts are kept there: move it, or choose another path"
         )
 
 
@@ -342,7 +342,6 @@ def pack_artefacts(group: TrajectoryGroup) -> bytes | None:
 
 
 def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LARGEST_BYTES) -> CreditedGroup:
-    """Return a group with the contents of its artefacts that are intact and within `max_bytes`."""
     group = credited.group
     wanted = {each.digest: each.size for t in group.trajectories for each in t.artefacts if each.digest}
     path = _file_of(artefacts_of(record), group.group_id)

@@ -63,7 +63,7 @@ class Shard:
 
     @classmethod
     def of_path(cls, path: Path) -> Self | None:
-        """Return the shard that the name `RUN.K-of-N` of a folder or file says, or None."""
+        """Return the shard in a name `RUN.K-of-N`, or None."""
         suffix = path.parent.suffix if path.name == RECORD else path.suffix
         return cls.parse(suffix[1:].replace("-of-", "/"))
 

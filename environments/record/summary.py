@@ -19,12 +19,12 @@ SHOWN_TURNS = 12
 SHOWN_CALLS = 16
 HEADLINE_NAMES = 3
 REMEDIES = {
-    "template": "the server writes what was said otherwise than it was sampled: use a chat template that "
+    "template": "the server renders earlier turns otherwise than they were sampled: use a chat template that "
     "keeps all of it (--openai.extra_body.chat_template_kwargs), or token ids (--openai.server_type vllm or "
     "sglang)",
     "history": "a condenser shortened what the model saw: a larger budget (--env.condenser_tokens) makes "
     "fewer, longer rows, and keep_last_turns makes one a turn",
-    "renderer": "the chat format cannot go on from what was sampled; --openai.family chooses another",
+    "renderer": "the chat format cannot extend the sampled tokens; --openai.family chooses another",
 }
 MANY_BROKEN = 0.05
 """Report a place of the code that dropped this share of all rollouts."""
@@ -269,7 +269,7 @@ def _find_broken_code(numbers: Numbers) -> str:
         (place, count / rollouts) for place, count in places.most_common() if count >= MANY_BROKEN * rollouts
     ]
     return "\n".join(
-        f"{place} dropped {share:.0%} of all rollouts, and not at random: mend it" for place, share in often
+        f"{place} dropped {share:.0%} of all rollouts, and not at random: fix it" for place, share in often
     )
 
 

@@ -31,7 +31,6 @@ _JSON = "JSON text"
 
 
 def _columns_of(values: type, *names: str, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return Arrow types (or `_JSON`) of all or some fields."""
     columns: dict[str, Any] = {}
     hints = get_type_hints(values)
     for name in names or [each.name for each in fields(values) if each.name not in without]:

@@ -40,8 +40,8 @@ class UnreadableError(ValueError):
 def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
     """Return the verdict in an answer: the JSON object with the question's id.
 
-    If it has text in it, there may be no brace outside of it: a judge that quotes `"} {"score": 1, "x": "`
-    without escaping it closes its object there, and the id lands in the second one.
+    Beside an object with text there may be no other brace: a judge that quotes `"} {"score": 1, "x": "`
+    unescaped ends its object there, and the id is in the second one.
     """
     answer = without_reasoning(text)
     fitting: list[VerdictT] = []

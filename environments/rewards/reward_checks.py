@@ -32,8 +32,8 @@ def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Rewa
 
     Raises:
         RewardError: if they are not a list with one entry for each of `trajectory.acts`.
-        GroupRefused: in the same case, if there are turns of another kind. The agent decides whether there
-            are any, so dropping only those siblings would bias the group.
+        GroupRefused: if so, and there are turns of another kind. The agent decides whether there are any, so
+            dropping only those siblings would bias the group.
     """
     summaries = len(trajectory.turns) - len(trajectory.acts)
     if not summaries:
@@ -67,7 +67,7 @@ def number_and_parts(reward: Any, where: str) -> tuple[float, dict[str, float]]:
     if isinstance(reward, Mapping):
         if not reward:
             raise RewardError(
-                f"{where}: {{}} is no reward; give its components by name, or None where nothing is scored"
+                f"{where}: {{}} is not a reward; give its components by name, or None where nothing is scored"
             )
         parts = {
             check_text(name, f"{where}: the name of a component"): _finite(
@@ -108,7 +108,7 @@ def check_text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise RewardError(f"{where} is {value!r}; it must be text")
     if not is_utf8(value):
-        raise RewardError(f"{where} is {value!r}, which is no UTF-8 text")
+        raise RewardError(f"{where} is {value!r}, which is not UTF-8 text")
     return value
 
 

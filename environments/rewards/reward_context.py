@@ -217,12 +217,12 @@ class RolloutContext(Judging):
 
         Args:
             path: The file, as in `Sandbox.read_file`; the last content of each turn is kept.
-            make: Makes another content for this path, such as a diff. It is not called for a record, so it
-                may use the sandbox.
+            make: Makes another content for this path, such as a diff. It may use the sandbox, since it is not
+                called for a record.
             max_bytes: Size limit of the file.
 
         Raises:
-            OSError: as in `Sandbox.read_file`, and again for a record.
+            OSError: if `Sandbox.read_file` raised it, also for a record.
             ConfigError: if the rollout has no sandbox, or its record has no such file.
         """
         if make is not None:
@@ -256,19 +256,19 @@ class RolloutContext(Judging):
         Args:
             command: A shell string or an argv, run in the workspace. The variable `VERIFIER` names a folder
                 that holds `files` alone; `HOME` is an empty, read-only folder.
-            artefacts: Files and folders copied from the agent's sandbox, without missing and too large ones.
-                Links are followed there. Folders bring plain files outside of `__pycache__`. Name the
+            artefacts: Files and folders copied from the agent's sandbox; missing and too large ones are
+                skipped, links followed. Folders bring plain files outside of `__pycache__`. Name the
                 smallest folder that will do, `src` rather than `.`.
             files: The verifier's files, by their paths in the workspace; they replace artefacts.
             stdin: Standard input of the command.
-            timeout_s: Wall clock of the command, and once more of `build`.
+            timeout_s: Wall clock of the command, and separately of `build`.
             build: A command that runs first in another sandbox, with the artefacts and without `files`. Even
                 if it fails, `command` runs with its output.
             outputs: Files and folders copied from the build's sandbox; by default the artefacts.
 
         Raises:
             ConfigError: if artefacts are named and the rollout has no sandbox.
-            SandboxError: if a sandbox breaks; the agent cannot cause it to escape a bad result.
+            SandboxError: if a sandbox breaks, which the agent cannot use to escape a bad result.
             IsolationError: if the backend cannot keep files from change.
         """
         own = {

@@ -116,7 +116,7 @@ async def pairwise_rewards(
 
     Raises:
         RewardError: if a comparison is not a number from 0 to 1, or `at_once` is less than 1.
-        Exception: the first that a comparison raised; the others are cancelled.
+        Exception: if a comparison raised it; the others are cancelled.
     """
     if at_once < 1:
         raise RewardError(f"pairwise_rewards: at_once is {at_once}; give 1 or more")

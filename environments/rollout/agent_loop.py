@@ -41,7 +41,6 @@ def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Mess
 
 
 def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
-    """Return the result of `respond` as messages."""
     where = f"environment {env!r}: respond"
     if given is None:
         return ()
@@ -93,8 +92,8 @@ class Loop(Protocol):
         """Yield each turn as soon as its tool results and replies are known.
 
         Raises:
-            PolicyError, SandboxError: the sibling is lost.
-            AgentCausedError: the agent broke the rollout, see `break_off`.
+            PolicyError, SandboxError: if the sibling is lost.
+            AgentCausedError: if the agent broke the rollout, see `break_off`.
         """
         ...
 

@@ -31,7 +31,7 @@ _TRACEBACK_CHARS = 20_000
 _NAME_CHARS = 200
 _MOST_KINDS = 1_000
 _NO_FILES = "<frozen ", "<string>"
-_SAYS_ALL = RewardError, UsageError
+_WITHOUT_TRACEBACK = RewardError, UsageError
 _NOT_AWAITED = "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_code` in an `async def` hook?"
 
 
@@ -52,7 +52,7 @@ def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
 def blame_agent(error: Exception) -> AgentCaused:
     """Return what the agent broke; raise the error again if it is not the agent's fault.
 
-    Files in its sandbox that cannot be read or written as a hook wants are the agent's fault, too.
+    Sandbox files that a hook cannot read or write as intended are the agent's fault, too.
     """
     raised = _all_raised(error)
     causes: list[AgentCause | None] = [_cause_of(each) for each in raised]
@@ -121,12 +121,12 @@ def reason_of(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     try:
         trace = _from_user_code(error.__traceback__)
-        if trace is error.__traceback__ and isinstance(error, _SAYS_ALL) and error.__cause__ is None:
+        if trace is error.__traceback__ and isinstance(error, _WITHOUT_TRACEBACK) and error.__cause__ is None:
             trace = None
         lines = traceback.format_exception(type(error), error, trace)
         return _shorten("".join(lines), _TRACEBACK_CHARS)
     except BaseException as why:  # noqa: BLE001  # as for the message
-        return f"(the traceback cannot be had: {type(why).__name__})"
+        return f"(no traceback: {type(why).__name__})"
 
 
 def _message(error: BaseException) -> str:
@@ -136,7 +136,7 @@ def _message(error: BaseException) -> str:
             message += _NOT_AWAITED
         return _shorten(message, _ERROR_CHARS)
     except BaseException as why:  # noqa: BLE001  # `__str__` may be user code
-        return f"(its message cannot be had: {type(why).__name__})"
+        return f"(no message: {type(why).__name__})"
 
 
 def _name(error: BaseException) -> str:
@@ -214,9 +214,9 @@ class Boundary:
         turns: int,
         asked: Mapping[str, Sequence[JudgeCall]] = MappingProxyType({}),
     ) -> Failure:
-        """Return the failure of a rollout; raise a cancellation from outside, or an exit, again."""
+        """Return the failure of a rollout; re-raise exits and cancellations from outside."""
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
-            raise error  # ours: an environment's arrives as `UserCodeBroke`
+            raise error  # not from the environment, whose exits arrive as `UserCodeBroke`
         if isinstance(error, asyncio.CancelledError) and self._waiting.cancelling() > self._cancelled_before:
             raise error
         failure = failure_of(error, sibling=sibling, turns=turns)

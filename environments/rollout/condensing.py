@@ -36,7 +36,7 @@ def check_history(given: Any, conversation: Sequence[Entry], where: str) -> Hist
     _refuse_orphans(entries, where)
     if entries[-1].message.role == "assistant" != conversation[-1].message.role:
         raise ConfigError(
-            f"{where} gave a history that ends with the agent's own message; nothing asks it on"
+            f"{where} gave a history that ends with the agent's own message; end with one that it can answer"
         )
     return entries
 
@@ -316,7 +316,7 @@ async def model_summary(model: SecondModel, messages: Sequence[Message], *, seed
 
     Raises:
         ContextOverflow: if the model rejects the conversation.
-        SecondModelError, NoModelError: without an answer.
+        SecondModelError, NoModelError: if there is no answer.
     """
     *conversation, request = messages
     text = "\n\n".join(map(_as_text, conversation))

@@ -113,7 +113,7 @@ class keep_last_turns:  # noqa: N801  # read like the functions that they are
 
 @dataclass(frozen=True, slots=True)
 class fit_context:  # noqa: N801
-    """Drops whole oldest turns if the prompt exceeds `max_tokens`, down to 60 % of them.
+    """Drops the oldest turns if the prompt exceeds `max_tokens`, down to 60 % of them.
 
     Opening and summaries stay, and the last turn if it fits at all.
     """
@@ -140,7 +140,7 @@ class fit_context:  # noqa: N801
 class trim_tool_output:  # noqa: N801
     """Cuts the middle out of every tool result of more than `max_tokens` tokens.
 
-    It is cut before the model first sees it, so that rows can be extended.
+    Results are cut before the model first sees them, so that rows can be extended.
     """
 
     max_tokens: int
@@ -237,7 +237,7 @@ def name_of(condenser: Any) -> str:
     condense: object = None if isinstance(condenser, type) else getattr(condenser, "condense", None)
     if not callable(condense):
         raise ConfigError(
-            f"{condenser!r:.100} is no condenser; give one such as fit_context(2048), or an object with a "
+            f"{condenser!r:.100} is not a condenser; give one such as fit_context(2048), or an object with a "
             f"`name` and `async def condense(self, history, asking)`"
         )
     if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -49,7 +49,7 @@ class Budget:
     tool_output_chars: int
 
     def max_prompt_tokens(self, window: int | None) -> int:
-        """Return the longest prompt that leaves room for a turn, or for half of the total if that is less.
+        """Return the longest prompt that leaves room for a turn; a turn takes at most half of the row.
 
         `window` is the model's context window in tokens, if known.
         """
@@ -58,7 +58,7 @@ class Budget:
 
 
 def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env: str = "") -> Budget:
-    """Return the smaller one of each setting and the item's limit, which `limits_for` returned."""
+    """Return the smaller of each setting and the item's limit (`limits_for`)."""
     where = f"environment {env!r}: limits_for gave"
     if not isinstance(limits, Mapping):
         raise ConfigError(f'{where} {limits!r:.100}; give a mapping such as {{"max_turns": 6}}')
@@ -134,12 +134,8 @@ class ModelCalls:
     ) -> CompletionRequest:
         """Return a request for the policy.
 
-        Args:
-            messages: the prompt.
-            position: number of messages in the whole conversation.
-            kind: of the turn.
-            goes_on: whether the prompt begins with the open row.
-            thread: rows of another conversation.
+        `position` is the number of messages in the whole conversation. With `goes_on`, the prompt begins
+        with the open row. `thread` has the rows of another conversation.
         """
         return CompletionRequest(
             messages=messages,
@@ -191,7 +187,7 @@ class ModelCalls:
         assert rows.open is not None
         is_row_full = rows.open.size >= self.budget.max_row_tokens
         is_full = is_row_full or len(completion.token_ids) < request.max_tokens
-        # Tokens that are not exact were counted by another tokenizer than their limit.
+        # Inexact tokens were counted by another tokenizer than their limit.
         is_cut = completion.finish_reason == "length" and completion.exact
         return Sampled(turn=turn, had_no_room=is_cut and is_full)
 
@@ -225,7 +221,7 @@ class ModelCalls:
             raise self.stop(StopReason.CONTEXT_OVERFLOW, reason_of(overflow)) from None
         except TimeLimitExceeded:
             if monotonic() < self.deadline:
-                raise  # of a hook that the policy called
+                raise  # the limit of a hook that the policy called
             raise self.stop(StopReason.TIME_BUDGET) from None
         # What a policy samples must be below its `vocabulary_size`, if it has one.
         size: int | None = getattr(self.policy, "vocabulary_size", None)

@@ -16,7 +16,7 @@ from tools.errors import ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _UNKNOWN = 1.25
-"""Tokens of the model per token of ours if a model reports no counts: rather too many."""
+"""Assumed tokens of the model per token of ours if it reports no counts; an overestimate."""
 _SIZES_PER_OCTAVE = 4
 _KEPT = 16
 
@@ -57,8 +57,8 @@ class TokenEstimate:
         if not self._is_told:
             self._is_told = True
             _LOG.warning(
-                "%s: prompt tokens are estimates for condensers: our tokenizer counts, and what the server "
-                "counts corrects it", policy,
+                "%s: condensers use estimated prompt tokens: counts of our tokenizer, corrected by those of "
+                "the server", policy,
             )  # fmt: skip
 
     def _ratio(self, ratios: "_Ratios", ours: int) -> float:
@@ -96,7 +96,7 @@ _COUNTED_CHARS = 400_000
 class PromptSize:
     tokens: int
     row_tokens: int
-    """In the row: ids of a server that returns text come from our tokenizer."""
+    """Tokens in the training row, by our tokenizer if the server returns text."""
 
 
 class PromptTokens:
@@ -135,7 +135,7 @@ class PromptTokens:
             self._texts.clear()
         try:
             tokens = await self._text_tokens(text)
-        except ContextOverflow:  # more than the model's window, of which a condenser may leave a part
+        except ContextOverflow:  # exceeds the model's window; a condenser may keep a part
             tokens = await self._by_beginning(text, len(text) // 8) if len(text) > 64 else len(text)
         self._texts[text] = tokens
         return tokens
@@ -155,7 +155,6 @@ class PromptTokens:
         self._row_ours = ours + await self._ours_more((completion.message,))
 
     async def learn_refusal(self, request: CompletionRequest) -> None:
-        """Calibrate with a prompt that the server refused as too long."""
         if self.is_estimate and request.prompt_tokens is not None:
             ours = await self._ours(request)
             self._estimate.learn_prompt(ours, ceil(request.prompt_tokens * _REFUSED))

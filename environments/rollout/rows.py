@@ -47,10 +47,8 @@ class RowBuilder:
     def append(self, completion: Completion, *, messages: int = 0, rewritten: str | None = None) -> Span:
         """Add a checked completion and return the span of its sampled tokens.
 
-        Args:
-            completion: with `extends_row`, its prompt has only the ids after the open row.
-            messages: number of messages in the row afterwards.
-            rewritten: why the prompt does not continue the open row, if known beforehand.
+        `messages` is their number in the row afterwards. `rewritten` says why the prompt does not continue
+        the open row, if that is known beforehand.
         """
         completion = completion if rewritten else _extend(completion, self.open)
         self.fork = None
@@ -93,7 +91,7 @@ def check_completion(given: object, request: CompletionRequest, *, vocabulary_si
     Of a prompt that continues the request's row, only the ids after the row are kept.
 
     Raises:
-        PolicyError: with what is wrong, the value, and what is possible.
+        PolicyError: if the completion is invalid.
     """
     if not isinstance(given, Completion):
         raise PolicyError(f"the policy gave {given!r:.100}; give a turnwise.Completion")
@@ -134,7 +132,7 @@ def texts_problem(message: Message, **more: Any) -> str | None:
 def text_problem(name: str, text: object) -> str | None:
     if not isinstance(text, str):
         return f"{name} is {text!r:.100}; give text"
-    return None if is_utf8(text) else f"{name} is {text!r:.100}, which is no UTF-8 text"
+    return None if is_utf8(text) else f"{name} is {text!r:.100}, which is not UTF-8 text"
 
 
 def _message_problem(completion: Completion) -> str | None:
@@ -234,7 +232,7 @@ def _sampling_problem(sampling: Any) -> str | None:
         is_json = orjson.loads(orjson.dumps(held)) == held
     except TypeError:
         is_json = False
-    return None if is_json else f"sampling is {held!r:.200}, which is no JSON"
+    return None if is_json else f"sampling is {held!r:.200}, which is not JSON"
 
 
 def _is_list_of(kind: type, values: object) -> bool:

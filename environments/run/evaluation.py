@@ -286,7 +286,7 @@ def read_side(place: str, record: Record, *, pass_score: float | None = None) ->
     RecordError if the record is unreadable, malformed or empty.
     """
     if pass_score is not None and not math.isfinite(pass_score):
-        raise RecordError(f"--pass-score {pass_score} is no finite number")
+        raise RecordError(f"--pass-score {pass_score} is not a finite number")
     side = Side(place=place, record=record, pass_score=pass_score)
     for credited in unique_groups(record, read_contents(record).finished):
         side.add(credited)

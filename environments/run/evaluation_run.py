@@ -85,7 +85,7 @@ async def evaluate(
             more["evaluation"] = evaluation.completeness()
             more |= {"pass@1": evaluation.pass_at[0].mean, "score": evaluation.score.mean}
         if is_stopped:
-            progress.say(f"{totals.tried} of {tasks.total} items were tried, which is no evaluation")
+            progress.say(f"{totals.tried} of {tasks.total} items were tried, which is not an evaluation")
         elif evaluation is None:
             code = code or FAILED
         else:

@@ -69,7 +69,7 @@ _LARGEST_PROGRAM = 1 << 20
 _MOST_NAMED = 500
 _SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/usr/share", "/usr/lib"))
 _WRITTEN, _GONE = "written by a run", "gone"
-"""Stand for a digest. A file that a run writes is determined by its writer."""
+"""Replace a digest: a file that a run writes is determined by its writer."""
 _INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
 
 
@@ -175,10 +175,10 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
 def environment_files(env: AgentEnv) -> dict[str, Path]:
     """Return the files of the fingerprint, such as `code of env.py` or `data of users.jsonl`."""
     opened = env.lifecycle.opened_files
-    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_excluded(env))
+    return counted_files(type(env), opened=opened.read, written=opened.written, apart=_find_excluded(env))
 
 
-def _excluded(env: AgentEnv) -> list[Path]:
+def _find_excluded(env: AgentEnv) -> list[Path]:
     config = env.config
     paths = (
         config.data_path_to_save_groups,
@@ -211,8 +211,8 @@ def counted_files(
 def code_facts(env_cls: type, files: Mapping[str, Path] | None = None) -> dict[str, str]:
     """Return a digest per file: of code without comments and layout, of data as it is.
 
-    A class without a file (a notebook, a REPL) counts by its functions, tools and states, and by functions of
-    the same module that they name. `files` defaults to the code of the class (see `counted_files`).
+    A class without a file counts by its functions, tools and states, and by functions of its module that they
+    name. `files` defaults to the code of the class (see `counted_files`).
     """
     files = counted_files(env_cls) if files is None else files
     facts = {name: file_digest(file) for name, file in files.items()}
@@ -390,7 +390,7 @@ class LaterFiles:
         self.opened = OpenedFiles(in_hooks=True)
         self._env_cls, self._accept, self._record = type(env), accept, recorder.path
         self._covered = frozenset(environment_files(env).values())
-        self._excluded = [*_excluded(env), _scratch_folder()]
+        self._excluded = [*_find_excluded(env), _scratch_folder()]
         self._since = time_ns()
         recorded = recorder.contents.facts_of(recorder.fingerprint)
         self._digests = {
@@ -422,7 +422,6 @@ class LaterFiles:
         return {f"{LATER}{name}": value for name, value in facts.items()}
 
     def _digest_of(self, file: str) -> str | None:
-        """Return the file's digest; None if it is missing or was created during the run."""
         path = Path(file)
         try:
             stat = path.stat()

@@ -1,4 +1,4 @@
-"""Sources of groups, the note that a run counts by, and the rules that stop or pause a run."""
+"""Sources of groups, the note of each group's result, and the rules that stop or pause a run."""
 
 import asyncio
 import logging
@@ -381,7 +381,7 @@ class FinishedGroups:
     ) -> FinishedGroup:
         """Return a finished group, even if the caller is cancelled meanwhile.
 
-        The caller must then raise the cancellation again after the group is recorded.
+        The caller must then re-raise the cancellation after the group is recorded.
         """
         credited = await self._source.run(task, size)
         finishing = asyncio.to_thread(finish_group, credited, self._finishing, self._credit, max_row_tokens)

@@ -121,7 +121,6 @@ class InstalledEnvironment:
 
 
 def installed_environments() -> list[InstalledEnvironment]:
-    """Return the registered environments, sorted by name; two packages may use the same name."""
     found: dict[tuple[str, str], InstalledEnvironment] = {}
     for distribution in distributions():
         for each in _registrations(distribution):

@@ -209,7 +209,7 @@ def _open_record(
 
 
 def _begin(env: AgentEnv, origin: RunOrigin, record: "OpenRecord", *, accept: bool) -> list[str]:
-    """Make a record this run's; return accepted differences from the experiment of its groups."""
+    """Claim a record for this run; return accepted differences from its experiment."""
     recorder, say = record.recorder, record.say
     if not has_file(type(env)):
         say(

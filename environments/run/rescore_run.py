@@ -400,7 +400,7 @@ class RecordedFiles(AgentFiles):
         try:
             return check(archive)
         except OSError as error:
-            self._refuse(f"takes {path!r:.100}, which is no folder beside the record: {error}")
+            self._refuse(f"takes {path!r:.100}, which is not a folder beside the record: {error}")
 
     async def make(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
         return self._content(path, sys.maxsize, is_folder=False)

@@ -93,7 +93,6 @@ def is_running(log: Path) -> bool:
 
 
 def moment() -> str:
-    """Return the current time, such as `2026-11-22 19:34:12 UTC`."""
     return datetime.now(UTC).strftime(MOMENT)
 
 
@@ -114,7 +113,7 @@ def read_summary(path: Path) -> dict[str, Any] | None:
 def unique_groups(record: Record, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
     """Yield the groups of a record, without failures of groups that were repeated.
 
-    `finished` are the groups that did not fail in the end. Raises RecordError if the record is unreadable or
+    `finished` are the groups that succeeded in the end. Raises RecordError if the record is unreadable or
     a line is malformed.
     """
     return filter(CountedOnce(finished), groups_of(record))

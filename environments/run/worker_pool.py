@@ -169,7 +169,6 @@ def refuse_stray_cancellation() -> None:
 
 
 def is_cancelled() -> bool:
-    """Whether a cancellation of this task was requested."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -236,7 +235,7 @@ async def first_alone(
     *,
     has_good: bool,
 ) -> list[GroupTask]:
-    """Roll out one first sibling after another until one does not fail in the environment's code."""
+    """Roll out first siblings of tasks one by one, until one does not fail in the environment's code."""
     failed = Counter[str]()
     while (task := await next_task()) is not None:
         group = await roll_out(task)

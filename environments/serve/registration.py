@@ -63,7 +63,7 @@ class Registration:
         if before is None or state.batch_size != before.batch_size:
             self.shape = fit(self.shape, state)
         if before is not None and state.step > before.step:
-            # A batch is formed on request, and that one was given to the trainer.
+            # Batches are formed on request, and the last one was given to the trainer.
             self.formed = state.step - before.step - 1
         self._update(state)
         return True

@@ -54,9 +54,8 @@ Entry = tuple[int, GroupTask]
 class CircuitBreaker(Breaker):
     """Returns the next tasks; a failed one is deferred until a group succeeds.
 
-    Then a deferred task counts as failed if the streak was short. After a streak that opened the breaker,
-    which was not the task's fault, it is tried once more. Tasks still deferred at the end are left to the
-    next `serve`.
+    After a success, deferred tasks count as failed if the streak was short; if it opened the breaker, it was
+    not their fault, and they are tried once more. The next `serve` gets those still deferred at the end.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class GroupTries:
-    """Rolls groups out and repeats those that are no fair sample."""
+    """Rolls groups out and repeats those that are not a fair sample."""
 
     rollouts: Rollouts
     model: ModelWatch
@@ -191,7 +190,7 @@ class GroupTries:
                 return done
             what = f"took longer than {self.timeout_s:g} s" if done is None else "lost its model"
             if last:
-                return self._failed_group(task, f"the group {what}, twice")
+                return self._make_failed_group(task, f"the group {what}, twice")
             self.say(f"item {task.item_id}: the group {what}; trying once more")
         raise AssertionError("the second try returns")
 
@@ -205,7 +204,7 @@ class GroupTries:
                 raise
             return None
 
-    def _failed_group(self, task: GroupTask, reason: str) -> FinishedGroup:
+    def _make_failed_group(self, task: GroupTask, reason: str) -> FinishedGroup:
         origin, group_id = self.rollouts.origin, uuid.uuid4().hex
         group = TrajectoryGroup(
             group_id=group_id, env=origin.env, item_id=task.item_id, epoch=task.epoch, trajectories=()
@@ -290,7 +289,7 @@ class ServeLoop:
                 self._stop.set()
                 if self.in_flight:
                     if (error := _error_of(delivering)) is not None:
-                        # Now, not only after the grace period.
+                        # Before the grace period ends.
                         self.say(f"nothing more can be delivered: {error}")
                     self.say(
                         f"{self.in_flight} groups in flight have {duration(self._bounds.grace_s)} to end"

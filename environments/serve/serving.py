@@ -165,7 +165,7 @@ def _say_what_holds(sampling: Mapping[str, float], outbox: Outbox, say: Callable
 
 
 def claim(outbox: Outbox, now: RunOrigin) -> None:
-    """Make an outbox this run's.
+    """Claim an outbox for this run.
 
     Raises RecordError if it holds posts of another experiment, credit or view.
     """

@@ -266,7 +266,7 @@ class TrajectoryApi:
             ) as response:
                 content, problem = await _content(response)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
-            raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from None
+            raise ConfigError(f"{self.url!r} is not a URL; give one such as http://localhost:8000") from None
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             # Without the cause: a library's text may quote the URL.
             text = self._endpoint.without_secrets(reason_of_loss(error))

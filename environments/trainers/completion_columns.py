@@ -88,13 +88,10 @@ def completion_columns(
 ) -> CompletionColumns:
     """Return the rows of a group as columns, in the order of trajectories and rows.
 
-    Args:
-        credited: a group with its advantages.
-        rows: rows per prompt; missing ones are padding, which is not trained. None: as many as there are.
-        pad_id: the token id of padding.
+    Missing rows of `rows` are padding, which is not trained.
 
     Raises:
-        GroupLeftOut: if there are more than `rows`, or see `refuse_unfit`.
+        GroupLeftOut: if there are more than `rows`, or `refuse_unfit` refuses the group.
     """
     columns = CompletionColumns()
     columns.add_group(credited, rows=rows)
@@ -213,10 +210,7 @@ def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
 
 
 def shifted_post(post: Mapping[str, Any]) -> list[ShiftedRow]:
-    """Return the rows that a trainer makes of a group of the trajectory API's batch.
-
-    Args:
-        post: columns of the view `token_advantages`.
+    """Return the rows that a trainer makes of columns of the view `token_advantages`.
 
     Raises:
         WireError: if a column is missing or malformed.

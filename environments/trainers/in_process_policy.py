@@ -17,8 +17,6 @@ _GATHERED_S = 0.003
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A turn to sample."""
-
     prompt_ids: Sequence[int]
     max_tokens: int
     draws: random.Random

@@ -43,7 +43,7 @@ def check_settings(
     """Check a trainer's config (nested mappings or objects) for its known breakers.
 
     Raises:
-        ConfigError: for the first refused setting, in one line that says what to use.
+        ConfigError: if a setting is refused; the message says what to use.
     """
 
     def get(name: str) -> Any:

@@ -24,7 +24,7 @@ class RowMessages:
         index = len(trajectory.prompt)
         for turn in trajectory.turns:
             if turn.message.role != "assistant" or any(each.role == "assistant" for each in turn.replies):
-                raise ValueError(f"turn {turn.index} is no turn of role 'assistant' with answers to it")
+                raise ValueError(f"turn {turn.index} is not a turn of role 'assistant' with answers to it")
             self._of_turn.append(index)
             index += 1 + len(turn.tool_results) + len(turn.replies)
         self._rewards = None if trajectory.rewards is None else trajectory.rewards.turns

@@ -119,13 +119,8 @@ def fill_posts(
 ) -> Iterator[RowGroup]:
     """Yield the rows in posts of exactly `size` rows.
 
-    A group that already fits is sent whole. Otherwise untrainable rows are dropped if scores are no credit.
-
-    Args:
-        group: Rows with their trajectories' scores.
-        owners: Index in `scores` of each row's trajectory.
-        scores: One per trajectory.
-        size: At least the number of trajectories.
+    A group that already fits is sent whole. Otherwise untrainable rows are dropped, unless scores are credit.
+    `owners` are indices in `scores`, one per row; `size` is at least the number of trajectories.
     """
     if list(owners) == list(range(size)):
         yield group

@@ -111,7 +111,7 @@ def compress(columns: Columns) -> bytes:
     try:
         return b"".join([*map(stream.compress, _json(columns)), stream.flush()])
     except orjson.JSONEncodeError as error:
-        raise WireError(f"a row is no JSON: {error}") from error
+        raise WireError(f"a row is not JSON: {error}") from error
 
 
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:

@@ -12,8 +12,6 @@ from tools.errors import WireError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """A token sequence with all that a trainer needs."""
-
     tokens: Sequence[int]
     mask: Sequence[int]
     """The token id where the token is trained, `IGNORED` elsewhere."""
@@ -40,7 +38,7 @@ def check_rows(group: RowGroup) -> None:
     """Refuse rows that a trainer would misread or that would break a batch.
 
     Raises:
-        WireError: names the row and its problem.
+        WireError: if a row is malformed.
     """
     for index, row in enumerate(group.rows):
         problem = _problem(row)

@@ -1,4 +1,4 @@
-"""Faults of status codes and bodies: errors in every dress, and JSON that is no completion."""
+"""Faults of status codes and bodies: errors in every dress, and JSON that is not a completion."""
 
 from tests.adversarial.fault_kinds import DEEP, LOST, READ, RETRIED, Kinds, nested
 from tests.adversarial.hostile_server import answer

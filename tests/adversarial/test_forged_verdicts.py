@@ -70,7 +70,7 @@ async def test_what_runs_before_the_check_does_not_change_it(ctx, case):
         artefacts=["build.py"],
         files={"check.py": CHECK, "deep/er/check.py": CHECK},
     )
-    # In tier C a full disk ends everything, the judge too, at any of the four: no verdict is no success.
+    # In tier C a full disk ends everything, the judge too, at any of the four: no verdict is not a success.
     said = result.text()
     assert said == "honest \n" * len(said.splitlines())
     assert (len(said.splitlines()), result.exit_code) == (4, 0) or result.exit_code == 137

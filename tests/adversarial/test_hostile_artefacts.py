@@ -101,7 +101,7 @@ async def test_a_file_in_the_place_of_a_folder_is_refused_and_never_an_empty_fol
     plain = hashlib.sha256(SECRET).hexdigest()
     write_contents(path, {**contents(path), plain: SECRET})
     edit(path, lambda each: each.update(digest=plain, size=len(SECRET)))
-    assert "which is no folder beside the record" in await refused(path)
+    assert "which is not a folder beside the record" in await refused(path)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:50], lambda data: b"PK" + data[2:-30]])

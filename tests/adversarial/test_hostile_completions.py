@@ -89,7 +89,7 @@ SPOILT = {
     "what extends a row before there is one": lambda c: replace(c, extends_row=True),
     "a cause of a fork that is no text": lambda c: replace(c, fork=7),
     "sampling that is no mapping": lambda c: replace(c, sampling=[("temperature", 1.0)]),
-    "sampling that is no JSON": lambda c: replace(c, sampling={"stop": object()}),
+    "sampling that is not JSON": lambda c: replace(c, sampling={"stop": object()}),
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def line(value):
 REFUSED = {
     "torn": (line(GOOD)[:-9], "not valid JSON"),
     "utf-8": (b'{"messages": "\xff"}', "not UTF-8 text"),
-    "nan": (line(voted(1, outcome=float("nan"))), "NaN is no JSON number"),
+    "nan": (line(voted(1, outcome=float("nan"))), "NaN is not a JSON number"),
     "deep": (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not valid JSON"),
     "role": (line({"messages": [{"role": "bot", "content": "a"}]}), "messages[0] has the role 'bot'"),
     "no-content": (line({"messages": [{"role": "user", "text": "a"}]}), "messages[0].content is None"),
@@ -102,8 +102,8 @@ def test_a_line_without_an_end(tmp_path, capfd, log, monkeypatch):
 
 def test_what_is_no_file(tmp_path, capfd):
     os.mkfifo(tmp_path / "pipe")
-    assert "no plain file" in refused(tmp_path, capfd, tmp_path)
-    assert "no plain file" in refused(tmp_path, capfd, tmp_path / "pipe")
+    assert "not a plain file" in refused(tmp_path, capfd, tmp_path)
+    assert "not a plain file" in refused(tmp_path, capfd, tmp_path / "pipe")
     assert "No such file" in refused(tmp_path, capfd, tmp_path / "gone.jsonl")
     assert "read twice: give a file" in refused(tmp_path, capfd, "-")
 

@@ -473,7 +473,7 @@ def test_texts_and_folders_of_a_task_are_bounded(part, tmp_path):
         refused |= {task.task_id: task.images for task in tasks}
     except DatasetError as error:
         refused = {"t": str(error)}
-    assert "no file of at most" in refused["t"] or "has more than" in refused["t"]
+    assert "not a file of at most" in refused["t"] or "has more than" in refused["t"]
 
 
 @cases("part", ["tests", "environment", "solution"])
@@ -497,7 +497,7 @@ def test_a_pattern_of_files_to_ignore_that_takes_hours_to_match_is_refused(tmp_p
 
 @cases("name", ["/", "./image", "~/image"])
 def test_a_task_has_no_folder_of_the_host_built_as_its_image(name):
-    with pytest.raises(DatasetError, match="docker_image: is no name of an image"):
+    with pytest.raises(DatasetError, match="docker_image: is not a name of an image"):
         read_table(f"[environment]\ndocker_image = {name!r}\n")
 
 

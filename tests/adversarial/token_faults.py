@@ -13,7 +13,7 @@ _ID = {
 }  # fmt: skip
 """One that is no id."""
 _IDS = {"a text": "5,6", "an object": {"0": 5}, "empty": [], "deep": DEEP}
-"""What is no list of ids."""
+"""What is not a list of ids."""
 _VALUES = {
     "NaN": math.nan, "-inf": -math.inf, "positive": 0.5, "the mark of what was not sampled": 1.0,
     "beyond float32": -1e39, "a huge integer": -(10**400), "text": "-0.5", "true": True,

@@ -83,7 +83,7 @@ def _encodings(table):
     encoded("gzip that is none", "gzip", lambda c: c, RETRIED)
     encoded(
         "cut gzip", "gzip", lambda c: gzip.compress(c)[:-20], RETRIED
-    )  # its end is not looked for: what there is is no JSON
+    )  # its end is not looked for: what there is is not JSON
     encoded("gzip twice", "gzip, gzip", lambda c: gzip.compress(gzip.compress(c)), RETRIED)
     encoded("50,000 empty members", "gzip", lambda c: gzip.compress(b"") * 50_000, RETRIED)
     encoded("a gzip bomb", "gzip", lambda c: _bomb(gzip_bomb), LOST, heavy=True)

@@ -1,6 +1,6 @@
-"""A model server that costs next to nothing: every POST gets the same bytes.
+"""A model server that costs next to nothing: every POST gets the same bytes, after a fixed latency.
 
-    python -m tests.benchmarks.canned_server [--prompt-tokens 600] [--sampled-tokens 64]
+    python -m tests.benchmarks.canned_server [--latency-s 1] [--prompt-tokens 600] [--sampled-tokens 64]
 
 Prints its base URL; a process of its own, so that nobody's measurement holds its time.
 """
@@ -88,6 +88,7 @@ class Canned(asyncio.Protocol):
     """One connection. A request whose conversation has `last` tool results is answered without a call."""
 
     def __init__(self, options):
+        self.latency_s = options.latency_s
         self.last = options.last
         self.call = http(chat_reply(options.prompt_tokens, options.sampled_tokens))
         self.done = http(chat_reply(options.prompt_tokens, options.sampled_tokens, call=False))
@@ -123,6 +124,12 @@ class Canned(asyncio.Protocol):
             made = self.growing[body.count(b'"role":"tool"')]
         else:
             made = self.done if self.last and body.count(b'"role":"tool"') >= self.last else self.call
+        if self.latency_s:
+            asyncio.get_running_loop().call_later(self.latency_s, self.write, made)
+        else:
+            self.write(made)
+
+    def write(self, made):
         if not self.transport.is_closing():
             self.transport.write(made)
 
@@ -142,6 +149,7 @@ async def serve(options):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--latency-s", type=float, default=0.0)
     parser.add_argument("--prompt-tokens", type=int, default=600)
     parser.add_argument("--sampled-ids", default="5,6,7", help="what /completions samples")
     parser.add_argument("--sampled-tokens", type=int, default=64)

@@ -214,5 +214,5 @@ def test_a_run_with_another_condenser_is_refused_in_words_that_tell_the_two_apar
 
 
 def test_a_condenser_is_no_list_of_lists():
-    with pytest.raises(ConfigError, match="is no condenser"):
+    with pytest.raises(ConfigError, match="is not a condenser"):
         made([[fit_context(500)]])

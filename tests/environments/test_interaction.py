@@ -111,7 +111,7 @@ ODD = {
     "a list of texts": (["why?"], "give text, or a list"),
     "bytes in a message": (Message(role="user", content=b"why?"), "content is b'why?'; give text"),
     "parts": ({"role": "user", "content": [{"type": "image_url"}]}, "list of parts; give text: images"),
-    "half a surrogate pair": ("\udcff", "no UTF-8 text"),
+    "half a surrogate pair": ("\udcff", "not UTF-8 text"),
     "thoughts": (Message(role="user", content="a", reasoning="b"), "a role and content alone"),
     "more than a message has": ({"role": "user", "content": "a", "name": "b"}, "give text, or a list"),
     "an iterator without an end": (iter(lambda: "a", None), "give text, or a list"),

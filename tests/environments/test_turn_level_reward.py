@@ -142,7 +142,7 @@ async def test_a_scalar_reward_beside_turn_rewards_would_not_be_asked_for_and_is
         async def compute_reward(self, item, trajectory, ctx):
             return 5.0
 
-    with pytest.raises(ConfigError, match=r"compute_reward, which is not asked for .* is compute_outcome"):
+    with pytest.raises(ConfigError, match=r"compute_reward, which is not called .* in compute_outcome"):
         Converted().scoring()
 
 
@@ -180,9 +180,7 @@ async def test_a_turn_hook_without_the_mixin_would_not_be_asked_for_and_is_refus
         return 1.0
 
     env = type("Env", (), {"name": "toy", "compute_reward": compute_reward, hook: compute_reward})()
-    with pytest.raises(
-        ConfigError, match=rf"writes {hook}, which is asked for only when TurnLevelRewardMixin"
-    ):
+    with pytest.raises(ConfigError, match=rf"writes {hook}, which is called only when TurnLevelRewardMixin"):
         scalar_scoring(env)
 
 

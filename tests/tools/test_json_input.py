@@ -56,7 +56,7 @@ def test_what_nests_too_deeply_for_code_that_looks_through_it_is_refused(read, d
     ("text", "problem"),
     [
         ('{"a": 1, "a": 2}', "the name 'a' stands twice"),
-        ("[NaN]", "NaN is no JSON number"),
+        ("[NaN]", "NaN is not a JSON number"),
         ("[1e999]", "1e999 is too large"),
         ("1" * 5000, "digits"),
         ("[1,\n2", "at column 2"),

@@ -140,7 +140,7 @@ def test_a_method_of_no_state_is_refused():
             """Look."""
             return title
 
-    with pytest.raises(ConfigError, match="look takes `self`, and is no method of a State"):
+    with pytest.raises(ConfigError, match="look takes `self`, and is not a method of a State"):
         Toolset("plain", (Plain.look,))
 
 

@@ -61,7 +61,7 @@ def test_text_is_shown_as_it_is_and_any_other_value_as_json(value: Any, text: st
     ids=["object", "bytes", "bytes within", "tuple as key", "class", "generator", "iterator"],
 )
 def test_what_json_cannot_hold_is_a_bug_of_the_tool(value: Any):
-    with pytest.raises(TypeError, match=r"^tool 'odd' returned \w+, which is no JSON \(.*\); return str, "):
+    with pytest.raises(TypeError, match=r"^tool 'odd' returned \w+, which is not JSON \(.*\); return str, "):
         output_of(value, "odd")
 
 

@@ -63,7 +63,7 @@ class MCPServers:
         toolsets: dict[str, Toolset] = {}
         async with AsyncExitStack() as sessions:
             for server in self._servers.values():
-                toolsets[server.name] = await self._listed(server, sessions)
+                toolsets[server.name] = await self._list_tools(server, sessions)
                 names = ", ".join(tool.name for tool in toolsets[server.name].tools)
                 notify(f"MCP server {server.name}, a session per {server.per}: {names}")
             self._is_open = True
@@ -106,7 +106,7 @@ class MCPServers:
                 ),
             )
 
-    async def _listed(self, server: MCPToolset, sessions: AsyncExitStack) -> Toolset:
+    async def _list_tools(self, server: MCPToolset, sessions: AsyncExitStack) -> Toolset:
         folder = await sessions.enter_async_context(own_folder())
         try:
             if server.per == "run":

@@ -150,7 +150,7 @@ class StdioServer:
         for task in talk:
             task.cancel()
         await asyncio.wait(talk)
-        # asyncio also waits for the streams' ends, which a full one reaches only when it is read.
+        # `wait` also waits for the ends of the streams, so a full one must be read.
         exited = asyncio.create_task(process.wait())
         left = (exited, stderr, asyncio.create_task(_drain(process.stdout)))
         await asyncio.wait({exited}, timeout=_EXIT_S)

@@ -174,12 +174,7 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
 async def prepare_sandboxes(
     backend: str, *, image: str | None = None, progress: Callable[[str], None]
 ) -> None:
-    """Pull or build the image of a backend's sandboxes.
-
-    Args:
-        backend: as for `open_sandbox`.
-        image: as for `open_sandbox`.
-        progress: gets a line of text from time to time.
+    """Pull or build the image of a backend's sandboxes; `progress` gets lines of text from time to time.
 
     Raises:
         ConfigError: if the image is not available.

@@ -16,8 +16,6 @@ class ArchivedFile:
 
 
 class Archive(bytes):
-    """A checked archive with its files."""
-
     files: Mapping[str, ArchivedFile]
 
 

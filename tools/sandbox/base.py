@@ -72,11 +72,9 @@ _NOTHING_BELOW_LENT = ("/dev", "/proc", "/run/turnwise", "/sys", "/var/tmp", "/v
 
 
 def check_lent(folder: str, *, with_parents: bool = False) -> None:
-    """Raise ConfigError if no sandbox can show a folder at its own path.
+    """Raise ConfigError if no sandbox can show a host folder at its own path.
 
-    Args:
-        folder: on the host.
-        with_parents: whether its parents must be passable, too, as without mounts.
+    With `with_parents` its parents must be passable, too, as without mounts.
     """
     path = Path(folder)
     never = str(path) in _NEVER_LENT or any(path.is_relative_to(each) for each in _NOTHING_BELOW_LENT)
@@ -191,7 +189,7 @@ class ExecResult:
 
 
 class ExecOptions(TypedDict, total=False):
-    """Keyword arguments of `Sandbox.exec` but the time limit."""
+    """Keyword arguments of `Sandbox.exec` except the time limit."""
 
     stdin: bytes
     env: Mapping[str, str] | None

@@ -53,12 +53,7 @@ async def run_check(target: Target, check: Check, *, crowd: int = 64) -> CheckRe
     """Run one check.
 
     It is skipped if a limit it needs cannot be enforced, the sandbox's `lacks` contains its subject, or a
-    program is missing.
-
-    Args:
-        target: the sandboxes to check.
-        check: one of `all_checks`.
-        crowd: how many sandboxes some checks open.
+    program is missing. Some checks open `crowd` sandboxes.
     """
     status, reason = await _judge(target, check, crowd)
     return CheckResult(number=check.number, name=check.name, claim=check.claim, status=status, reason=reason)

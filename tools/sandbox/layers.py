@@ -103,10 +103,7 @@ async def changed_files(
 
     The engine builds it while the container is frozen, so no program inside can forge it.
 
-    Args:
-        sandbox: the agent's.
-        exclude: absolute paths to leave out, with everything below.
-        max_bytes: limit of the archive.
+    `exclude` are absolute paths to leave out, with everything below.
 
     Raises:
         AgentCausedError: if it would be too large, or the agent's files cannot be read.
@@ -152,13 +149,7 @@ async def take(
     """Collect files and folders of a sandbox by place.
 
     Paths that are missing, special, unreadable or too large are left out. A link as a path is followed
-    inside; links in a folder are not.
-
-    Args:
-        sandbox: the source.
-        paths: later ones take precedence.
-        max_bytes: limit of all files on disk.
-        beside: places of files that take precedence over all.
+    inside; links in a folder are not. Later paths take precedence, and files of the places `beside` over all.
     """
     taken: list[dict[str, ArchivedFile]] = []
     for path in paths:

@@ -131,7 +131,6 @@ class CheckedEnv:
 
     @property
     def block_s(self) -> float:
-        """Seconds that code may block the event loop before the process ends."""
         return min(self.config.hook_block_s, _BLOCK_S)
 
     @asynccontextmanager

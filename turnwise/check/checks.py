@@ -192,7 +192,6 @@ async def check_skill(checked: CheckedEnv) -> Answer:
 
 
 async def _find_wrong_items(checked: CheckedEnv) -> list[str]:
-    """Return all items that the script fails at skill 1, or solves at skill 0."""
     wrong = dict[str, str]()
     tasks = checked.env.tasks()
     for skill, expected, who in (
@@ -327,7 +326,6 @@ def list_resources() -> Resources:
 
 
 async def check_leaks(before: Resources, backend: str) -> Answer:
-    """Check that a closed environment left nothing behind."""
     ends = monotonic() + _WAIT_S
     while (left := await _find_left(before, backend)) and monotonic() < ends:  # noqa: ASYNC110  # nothing reports it
         await asyncio.sleep(_WAIT_S / 10)

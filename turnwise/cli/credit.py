@@ -189,8 +189,6 @@ def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) 
 
 @dataclass(slots=True, kw_only=True)
 class CreditTotals:
-    """Counts of a record's groups, and their credit before and after."""
-
     pairs: list[tuple[Advantages, Advantages]] = field(default_factory=list[tuple[Advantages, Advantages]])
     """Advantages of the acts, before and after, of each group that had credit."""
     before: set[str] = field(default_factory=set[str])
@@ -205,7 +203,6 @@ class CreditTotals:
 
 
 def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> CreditTotals:
-    """Recompute the credit of every group, and record it if there is a recorder."""
     done = CreditTotals()
     if recorder is not None:
         recorder.explain(read_contents(record).origins)

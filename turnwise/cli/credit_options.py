@@ -79,7 +79,7 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             "missing",
             metavar="WHAT",
             show_default="refuse",
-            help="Of a rollout without an outcome beside others: refuse, drop or a number.",
+            help="Outcome of a rollout without one beside others: refuse, drop or a number.",
         ),
         click.option(
             "--load",

@@ -136,11 +136,11 @@ async def _choose_model(server: ModelServer, named: str) -> str:
 
 
 def _load_renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
-    """Return the renderer if the tokenizer is named, and the reason if it has none."""
+    """Return (renderer for a named tokenizer, reason if none fits)."""
     if family is not None:
         validate_family(family)
     if tokenizer_name == EMBEDDED:
-        return None, ""  # no model uses it
+        return None, ""  # the default, which no model uses
     load_tokenizer(tokenizer_name)
     try:
         return load_renderer(family=family, model_name=model, tokenizer_name=tokenizer_name), ""

@@ -116,7 +116,6 @@ class EnvCall:
         return sources
 
     def settings(self, flags: Mapping[str, Any]) -> Settings:
-        """Merge and validate the settings."""
         given = {name: value for name, value in flags.items() if value is not None}
         command_line = replace(
             self.flags, sections={**self.flags.sections, "env": {**self.flags.of("env"), **given}}
@@ -225,7 +224,6 @@ class EnvCommand(click.Command):
         return f"{text}\n\n{settings_help(config, env_cls.name, [ServerConfig(), *second])}"
 
     def _setting_help(self, ctx: click.Context, given: str | None) -> str | None:
-        """Return the help of `--env.help NAME`, or of another section; None without that flag."""
         flags: Overrides = ctx.meta[_OVERRIDES]
         section = next((each for each, values in flags.sections.items() if "help" in values), None)
         if section is None:

@@ -103,7 +103,6 @@ def _make_scale(
 def _refuse_unused_fields(
     logged: SessionFile, path: Path, *, vote_field: str | None, outcome_field: str | None, **_: float
 ) -> None:
-    """Raise DatasetError if no session has a named field, since everything would be unscored."""
     if vote_field is not None and not logged.votes:
         raise DatasetError(f"{path}: no assistant message has a vote in {vote_field!r} (--vote-field)")
     if outcome_field is not None and not logged.outcomes:

@@ -42,7 +42,7 @@ class LazyCommand(NamedTuple):
     """The commands of a group, which has no target."""
 
     def load(self) -> click.Command:
-        """Import the command, and exclude its modules from garbage collection: a seventh of a start."""
+        """Import the command, without collecting garbage in its modules: that takes a seventh of a start."""
         if self.commands:
             return LazyGroup(self.commands, help=self.help, no_args_is_help=True)
         module, _, name = self.target.partition(":")

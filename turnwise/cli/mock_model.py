@@ -140,11 +140,6 @@ def _texts_by_role(messages: Sequence[Message]) -> Opening:
 
 class MockRole:
     def __init__(self, env: AgentEnv, role: str) -> None:
-        """Play for an open environment.
-
-        Raises:
-            ConfigError: if its class has no script for the role.
-        """
         self._name = f"scripted_{role}"
         self._hook = getattr(env, self._name)
         if not writes(env, self._name):

@@ -28,7 +28,7 @@ def worker_options(command: Command) -> Command:
             "--worker-env", multiple=True, metavar="NAME", help="A variable that workers of --ray get."
         ),
         click.option(
-            "--ray", metavar="HOST:PORT", help="Workers on this Ray cluster; auto: on that of here."
+            "--ray", metavar="HOST:PORT", help="Workers on this Ray cluster; auto: that of this machine."
         ),
         click.option("--workers", type=int, metavar="N", help="Roll out in N worker processes, on Ray."),
     ):
@@ -101,7 +101,6 @@ def serve_command(
 def open_source_of(
     *, workers: int | None, ray: str | None, worker_env: Sequence[str], worker_memory: str | None
 ) -> OpenSource:
-    """Return the source of groups: this process or workers."""
     if workers is None and ray is None:
         for given, flag in ((worker_env, "--worker-env"), (worker_memory, "--worker-memory")):
             if given:

@@ -226,7 +226,6 @@ class _Check:
         self.add("prefix", "no", seen, advice)
 
     async def _check_long_prompt(self, policy: ChatPolicy) -> None:
-        """Check that a long prompt is used whole or refused, and not cut silently."""
         name = "long prompt"
         try:
             long = await policy.complete(CompletionRequest(messages=(_LONG,), max_tokens=16))

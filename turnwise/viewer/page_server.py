@@ -37,10 +37,8 @@ class LiveRecord:
     def __init__(self, path: Path, content: Callable[[], PageContent], others: Sequence[str] | None) -> None:
         """Read nothing yet: the file may appear later.
 
-        Args:
-            path: the record.
-            content: makes the options for the content, which also count omissions.
-            others: estimators for comparison; None for grpo, if the record has turn_return.
+        `content` makes the options for the content, which also count omissions. `others` are estimators for
+        comparison; None for grpo, if the record has turn_return.
         """
         self.path = path
         self._content = content
@@ -155,10 +153,7 @@ _DIGITS = 9
 async def serve_page(record: LiveRecord, port: int, started: Callable[[str], None]) -> None:
     """Serve the page of a record on loopback until SIGINT or SIGTERM.
 
-    Args:
-        record: the record.
-        port: the port; 0 for a free one.
-        started: called with the URL. Its path is secret, since other users of the machine reach loopback.
+    `started` gets the URL. Its path is secret, since other users of the machine reach loopback.
 
     Raises:
         ConfigError: if the port is not available.

@@ -159,7 +159,7 @@ class TextCutter:
 
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 8
-"""Most tokens of one character."""
+"""Tokens that one character may have."""
 _SPACE = "\u2581"
 
 
@@ -381,7 +381,6 @@ class OtherEstimator:
     params: Mapping[str, Any]
 
     def advantages(self, credited: CreditedGroup) -> list[list[float]] | None:
-        """Return the advantages of a group, or None if it failed or the estimator refuses it."""
         if credited.status == "failed":
             return None
         try:

@@ -106,11 +106,6 @@ class PageFile:
     """Writes a page. Blocks wait in a temporary file, since the index before them is known last."""
 
     def __init__(self, out: Path, *, max_bytes: int, kind: Kind = "record") -> None:
-        """Open the temporary file beside `out`.
-
-        Raises:
-            RecordError: if `out` is not writable.
-        """
         self._out = out
         self._max_bytes = max_bytes
         self._kind: Kind = kind
@@ -121,7 +116,6 @@ class PageFile:
             raise self._unwritable(error) from error
 
     def add(self, name: str, value: Any) -> None:
-        """Add a block."""
         element = _element(name, value)
         self._block_bytes += len(element)
         if self._block_bytes > self._max_bytes:
@@ -183,7 +177,6 @@ class IndexBuilder:
     _ids: set[str] = field(default_factory=set[str])
 
     def add(self, credited: CreditedGroup, number: int, add_block: AddBlock) -> None:
-        """Add the group of line `number`, and pass its blocks to `add_block`."""
         if not self.entries:
             self._others = _find_estimators(credited.estimator, self.others)
         try:
@@ -255,14 +248,8 @@ def write_record_page(  # noqa: PLR0913  # options of the command
 ) -> PageSize:
     """Write the page of a record to `out`, atomically.
 
-    Args:
-        record: a rollout JSONL, or several.
-        out: the HTML file.
-        content: options for the content.
-        others: estimators for comparison; None for grpo, if the record has turn_return.
-        lines: numbers of the groups to show, from 1; None for all.
-        credit: the credit report of the record.
-        max_bytes: limit of the blocks.
+    `others` are estimators for comparison; None for grpo, if the record has turn_return. `lines` are numbers
+    of the groups to show, from 1.
 
     Raises:
         RecordError: if the record is unreadable, malformed or without a group to show, or `out` not writable.
@@ -304,7 +291,6 @@ def title_of(record: Record) -> str:
 
 
 def text_of(path: Path | str) -> str:
-    """Return a path as UTF-8, which its bytes may not be."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

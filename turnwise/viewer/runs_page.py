@@ -26,7 +26,6 @@ _MOST_BYTES = 200_000_000
 
 
 def write_runs_page(folder: Path, runs: Sequence[ListedRun], out: Path) -> int:
-    """Write the page of the runs below a folder, and return its size in bytes."""
     values = [_run_values(run, out.parent) for run in runs]
     title = f"runs below {text_of(folder)}"
     with folder_for(out), PageFile(out, max_bytes=_MOST_BYTES, kind="runs") as page:

@@ -44,7 +44,6 @@ def run_lines(record: Record) -> Iterator[str]:
 
 
 def item_lines(record: Record, item: str, *, max_chars: int) -> Iterator[str]:
-    """Yield the lines of an item's groups, in every epoch."""
     names: dict[str, None] = {}  # in the order of the record
     wanted: set[tuple[Path, int]] = set()
     for path, number, line in iterate_lines(record):

@@ -150,7 +150,7 @@ def read_tokens(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledT
 
 def read_ids(ids: object, name: str) -> tuple[int, ...]:
     if not isinstance(ids, list):
-        raise ReplyError(f"{name} is no list: {ids!r:.100}")
+        raise ReplyError(f"{name} is not a list: {ids!r:.100}")
     values = cast("list[int]", ids)
     for index, value in enumerate(values):
         if type(value) is not int or not 0 <= value < LARGEST_ID:
@@ -256,7 +256,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     Without a finish reason, a reply of `max_tokens` tokens counts as cut.
 
     Raises:
-        ReplyError: if the reply is no completion, inconsistent, filtered or aborted.
+        ReplyError: if the reply is not a completion, inconsistent, filtered or aborted.
     """
     reply = _parse(content)
     choice, given = _choice_and_message(reply, content)
@@ -310,7 +310,6 @@ def remove_row(content: bytes, row_json: bytes) -> bytes | None:
 
 
 def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
-    """Return a warning if these settings bias the server's logprobs, else None."""
     reshaping = [name for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral[0]) not in neutral]
     if facts.kind == "sglang":
         reshaping = [name for name in reshaping if name in _AFTER_LOGPROBS]
@@ -434,7 +433,7 @@ def token_pairs(meta_info: Mapping[str, Any]) -> list[list[Any]] | None:
     if pairs is None:
         return None
     if not all(isinstance(pair, list) and len(cast("list[Any]", pair)) >= 2 for pair in pairs):
-        raise ReplyError(f"output_token_logprobs is no list of (logprob, id, text): {reprlib.repr(pairs)}")
+        raise ReplyError(f"output_token_logprobs is not a list of (logprob, id, text): {reprlib.repr(pairs)}")
     return pairs
 
 

@@ -85,7 +85,7 @@ def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoin
     """
     parts = split_url(url)
     if parts is None:
-        raise ConfigError(f"{name} {public_url(url)!r} is no URL; give one such as {example}")
+        raise ConfigError(f"{name} {public_url(url)!r} is not a URL; give one such as {example}")
     api_key = api_key.strip()
     if not (api_key.isascii() and api_key.isprintable()):
         raise ConfigError(f"the API key for {public_url(url)} has characters that no header can carry")

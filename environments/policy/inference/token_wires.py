@@ -325,5 +325,5 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
 """Wires by (server kind, wire name); the first of a kind is its default."""
 
 MESSAGE_FIELDS = frozenset({"chat_template", "chat_template_kwargs", "tool_choice", "reasoning_effort"})
-"""Fields that act on messages, so not when ids are sent."""
+"""Fields that act on messages, and have no effect on token ids."""
 _NO_SAMPLING_PARAMS = frozenset({"custom_logit_processor", "lora_path", "session_params"})

@@ -253,7 +253,7 @@ def _remove_breaks(text: str) -> str:
 _SIGNS = frozenset("<>[]|{}〈〉\uff5c")
 _LOOKS_LIKE_MARKER = re.compile("<[^<>\\s]+>|\uff5c\\w+\uff5c")
 _TEXT_MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Formats search message text for these, even where they are no tokens."""
+"""Formats search message text for these, even where they are not tokens."""
 
 
 class FamilyTokenizer:
@@ -317,7 +317,7 @@ class FamilyTokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **others: Any) -> str:
         """Decode ids; ValueError for token offsets, which the library would compute in quadratic time."""
         if others:
-            raise ValueError("where tokens stand in a text is not told")
+            raise ValueError("offsets of tokens are not supported")
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def convert_tokens_to_ids(self, token: str) -> int | None:

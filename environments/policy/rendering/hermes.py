@@ -123,7 +123,7 @@ def _fields(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
         start = _skip(text, end, ":")
         value, end = _DECODER.raw_decode(text, start)
         if not isinstance(key, str):
-            raise ValueError("a key is no string")
+            raise ValueError("a key is not a string")
         yield key, (value, text[start:end])
         end = _spaces(text, end)
         separator = text[end : end + 1]

@@ -40,7 +40,7 @@ from tools.plain_text import is_utf8
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_SIBLINGS = 1024
-"""More sessions with one opening form more groups, each an epoch of the item."""
+"""Further sessions with the same opening form more groups, each an epoch of the item."""
 _SHOWN_LINES = 5
 _GZIP = b"\x1f\x8b"
 
@@ -156,7 +156,7 @@ def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
     try:
         # Opening a pipe would wait for its writer.
         if path.exists() and not path.is_file():
-            raise DatasetError(f"{path} is no plain file; sessions are read twice")
+            raise DatasetError(f"{path} is not a plain file; sessions are read twice")
         with path.open("rb") as file:
             yield SessionFile(path, file, scale)
     except OSError as error:
@@ -164,7 +164,6 @@ def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
 
 
 def item_of(session: Session) -> dict[str, Any]:
-    """Return the recorded item, equal for sessions that can be compared."""
     if session.item is not None:
         return dict(session.item)
     prompt: dict[str, Any] = {"prompt": [message.to_openai() for message in session.prompt]}

@@ -104,8 +104,8 @@ async def function_cases(
     parts = path.removesuffix(".py").split("/")
     if not path.endswith(".py") or not name or not all(parts) or any("." in part for part in parts):
         raise RewardError(
-            f"function_cases: {function!r:.100} is no function; give its file as in the workspace, without "
-            f"a dot in a name, and the function: answer.py:double"
+            f"function_cases: {function!r:.100} is not a function; give its file as in the workspace, "
+            f"without a dot in a name, and the function: answer.py:double"
         )
     run = partial(
         verify,

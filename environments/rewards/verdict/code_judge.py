@@ -189,9 +189,9 @@ def is_seen(text: str, original: str, right: str) -> bool:
 
 
 async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits) -> bool:
-    """Whether a noted call goes as noted on the original, and differently on the right solution.
+    """Whether a noted call behaves as noted on the original, and differently on the right solution.
 
-    The calls are repeated without the agent's code, so forged notes must name a call that fails, and how.
+    The calls are repeated without the agent's code, so a forged note only counts if it is true.
     """
     request = {
         "notes": notes,

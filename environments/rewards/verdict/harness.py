@@ -110,7 +110,7 @@ class NotedCall(NamedTuple):
 
 
 def compare_calls() -> None:
-    """Report whether a noted call goes as noted on the original and differently on the right solution."""
+    """Report whether a call behaves as noted on the original solution and differently on the right one."""
     request = read_request()
     limits, entry_point = request["limits"], request["entry_point"]
     # The right solution is called first: when its time is up, the other one has some left.

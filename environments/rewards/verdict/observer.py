@@ -54,9 +54,9 @@ def _note_calls(name, path, max_bytes, right, cpu_s):
 
     @functools.wraps(function)
     def noted(*args, **kwargs):
-        globals()[name] = function  # calls of its own are no news
+        globals()[name] = function  # nested calls are not noted
         note("called", args, kwargs)
-        bound(int(time.process_time()) + 1 + cpu_s)  # one that never comes back ends its process
+        bound(int(time.process_time()) + 1 + cpu_s)  # an endless call ends its process
         try:
             result = function(*args, **kwargs)
             note("returned", result)
@@ -93,9 +93,9 @@ def main() -> None:
     due = time.monotonic() + request["wall_s"]
     for left, command in zip(range(len(request["commands"]), 0, -1), request["commands"], strict=True):
         with (folder / "output").open("w+b") as output:
-            # The agent wrote them for a workspace of this name, which was its home.
+            # The agent wrote its commands for another workspace.
             argv = [shell, "-c", command.replace(workspace, here)]
-            share_s = (due - time.monotonic()) / left  # so that one that waits leaves time for the next
+            share_s = (due - time.monotonic()) / left  # a command that waits leaves time for the next
             _run_shell(argv, request["cpu_s"], share_s, output)
             sys.stderr.buffer.write(_ends(output).replace(here.encode(), workspace.encode()) + b"\n")
     with notes.open("rb") as file:

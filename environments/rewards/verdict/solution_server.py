@@ -274,7 +274,7 @@ class ObjectGraph:
     """
 
     def __init__(self, *, own: int) -> None:
-        """Give objects that this side sees first numbers with the sign of `own`, 1 or -1."""
+        """Set the sign, 1 or -1, of the numbers of objects that this side sees first."""
         self._own = own
         self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}

@@ -284,7 +284,7 @@ class SandboxPlayer:
 
 
 async def listener_of(sandbox: Sandbox) -> socket.socket:
-    """Return a socket that listens on the loopback of a sandbox and is accepted here."""
+    """Return a socket on the loopback of a sandbox whose connections this process accepts."""
     if isinstance(sandbox, NoSandbox):
         raise ConfigError(
             "agent: where='sandbox' needs one, and `sandbox` is 'none'; choose --env.sandbox local"

@@ -44,7 +44,7 @@ class Thread:
     is_rewritten: bool = False
     """Whether the prompt no longer begins with the open row."""
     open_turn: Turn | None = None
-    """The returned completion that no request has with_answers yet."""
+    """The returned completion that no request has answered yet."""
 
     @property
     def opening(self) -> int:
@@ -95,7 +95,7 @@ def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
     if messages[-1].role == "assistant":
         raise Refused("the last message has role assistant; add a user or tool message", param="messages")
     found = [_compare(thread, messages, parsed) for thread in threads]
-    # Of equal conversations side by side one may be ahead: the one that is continued exactly is meant.
+    # Of several equal conversations, the one that is continued exactly is meant.
     exact = [each for each in found if each.goes_on and not each.thread.is_busy]
     best = max(exact or found, key=lambda each: (each.common, each.goes_on), default=None)
     if best is None or best.thread.is_busy or best.common < best.thread.opening:
@@ -143,7 +143,7 @@ def _compare(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Mes
     goes_on = common == len(thread.written)
     return Match(
         thread=thread,
-        # What was compared once is the same object the next time.
+        # Messages that were equal are compared by identity the next time.
         messages=[
             *(thread.written if ids.has_renamed else messages)[:common],
             *map(ids.as_handed_out, messages[common:]),

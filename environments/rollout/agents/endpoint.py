@@ -91,10 +91,8 @@ class EndpointServer:
     ) -> AsyncGenerator[tuple[Recorded, AgentEndpoint]]:
         """Serve one rollout.
 
-        Args:
-            recorded: creates the rollout's side, given its secret.
-            model: the policy's name.
-            sock: a listening socket, if the agent reaches no other address; it is closed afterwards.
+        `recorded` creates the rollout's side, given its secret. `sock` is a listening socket, if the agent
+        reaches no other address; it is closed afterwards.
         """
         key = f"sk-{secrets.token_hex(20)}"
         answers = recorded(key)

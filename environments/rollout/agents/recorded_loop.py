@@ -70,7 +70,7 @@ _WHY_OVER = {
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Asked:
+class _PendingCall:
     request: AgentRequest
     found: Match
     rewritten: str | None
@@ -106,7 +106,7 @@ class RecordedLoop:
     models: Sequence[str] = field(init=False)
     secrets: Sequence[bytes] = field(default=(), init=False)
     _threads: list[Thread] = field(default_factory=list[Thread], init=False)
-    _last: dict[int, _Asked] = field(default_factory=dict[int, _Asked], init=False)
+    _last: dict[int, _PendingCall] = field(default_factory=dict[int, _PendingCall], init=False)
     _queue: "asyncio.Queue[tuple[Turn, asyncio.Future[None]] | None]" = field(init=False)
     _over: asyncio.Event = field(init=False)
     """Set when a request was refused because the rollout is over."""
@@ -311,7 +311,7 @@ class RecordedLoop:
                 raise self._refusal() from None
             raise
 
-    def _find_retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
+    def _find_retried(self, request: AgentRequest, connection: Connection) -> _PendingCall | None:
         same = [asked for asked in self._last.values() if asked.request.body == request.body]
         failed = [asked for asked in same if asked.sampling.done() and _has_failed(asked.sampling)]
         usable = [asked for asked in same if asked not in failed]
@@ -320,7 +320,7 @@ class RecordedLoop:
                 return asked
         return usable[0] if connection.is_retry and usable and not failed else None
 
-    def _begin(self, request: AgentRequest, connection: Connection) -> _Asked:
+    def _begin(self, request: AgentRequest, connection: Connection) -> _PendingCall:
         tools, is_first = self._specs(request), not self._last
         for number, asked in self._last.items():
             self._threads[number].is_busy = asked.is_in_flight
@@ -349,7 +349,7 @@ class RecordedLoop:
             waited = monotonic() - self._handed_at[turn.index]
             turn = replace(with_answers(turn, after_turn(thread, found)), tools_s=waited)
         rewritten = FORK if thread.is_rewritten else None
-        asked = _Asked(request=request, found=found, rewritten=rewritten, connection=connection)
+        asked = _PendingCall(request=request, found=found, rewritten=rewritten, connection=connection)
         advance(thread, found, request)
         self._last[thread.number] = asked
         loop = asyncio.get_running_loop()
@@ -358,7 +358,7 @@ class RecordedLoop:
         asked.sampling.add_done_callback(self._sampling.discard)
         return asked
 
-    def _give_up(self, asked: _Asked | None) -> None:
+    def _give_up(self, asked: _PendingCall | None) -> None:
         """Keep a completion that was never returned as an undelivered turn."""
         if asked is not None and asked.turn is not None and asked.reply is None:
             self._unscored.append(replace(asked.turn, kind="undelivered"))
@@ -383,7 +383,7 @@ class RecordedLoop:
             self._tools = request.tools, tools_of(request)
         return self._tools[1]
 
-    async def _sample(self, asked: _Asked, before: Turn | None) -> None:
+    async def _sample(self, asked: _PendingCall, before: Turn | None) -> None:
         """Wait until the turn before is scored, then sample.
 
         Raises:
@@ -430,7 +430,7 @@ class RecordedLoop:
             model_s=monotonic() - started,
         )
 
-    def _admit(self, asked: _Asked) -> CompletionRequest:
+    def _admit(self, asked: _PendingCall) -> CompletionRequest:
         if self.context.end_reason is not None:
             self.calls.stop(StopReason.ENDED)
         elif self._admitted >= self.calls.budget.max_turns:
@@ -464,7 +464,7 @@ class RecordedLoop:
         why = _WHY_OVER.get(cast("StopReason", reason), "its agent has ended")
         return Refused(f"this rollout is over: {why}", code="rollout_over")
 
-    def _hand_out(self, asked: _Asked) -> Reply:
+    def _hand_out(self, asked: _PendingCall) -> Reply:
         if asked.reply is not None:
             return asked.reply
         assert asked.turn is not None

@@ -279,14 +279,14 @@ class HookCalls:
 
         Args:
             function: returns a value or an awaitable.
-            doing: for people: a name for the profile, then a comma and details.
+            doing: text for people: a name in the profile, then a comma and details.
             limit_s: wall clock, without a `def`'s wait for a thread and without `ctx.verify`.
-            setting: the setting of the limit.
+            setting: of the limit.
             busy: whether the sandbox is ending a command of the function, which is then awaited.
             is_parallel: whether other calls run concurrently, so that it needs its own context variables.
 
         Raises:
-            TimeLimitExceeded, UserCodeBroke, Exception: as for `hook`.
+            TimeLimitExceeded, UserCodeBroke, Exception: if `hook` would raise it.
             ConfigError: if the rollout is over.
         """
         if self._is_over:

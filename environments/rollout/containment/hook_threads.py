@@ -25,8 +25,6 @@ _LOG = logging.getLogger(__name__)
 
 
 class ThreadCall(Future[Any]):
-    """One call on a thread; if it is cancelled while it runs, it is given up."""
-
     def __init__(self, function: Callable[[], Any], give_up: "Callable[[ThreadCall], None]") -> None:
         super().__init__()
         self._function, self._give_up = function, give_up
@@ -107,7 +105,7 @@ class HookThreads(Executor):
                 f"{self._abandoned[-1][0]}; give what they wait for a timeout of its own"
             )
 
-    # With the lock held.
+    # Called with the lock held.
 
     def _serve(self) -> None:
         if self._idle >= len(self._calls):
@@ -129,14 +127,14 @@ class HookThreads(Executor):
             return False
         return True
 
-    # On a thread.
+    # Run by each thread.
 
     def _work(self) -> None:
         while (call := self._next()) is not None:
             call.run()
             if call.is_given_up:
                 return
-            del call  # nothing of it is kept until the next one
+            del call  # it must not live on until the next call
 
     def _next(self) -> ThreadCall | None:
         with self._changed:

@@ -137,7 +137,7 @@ def check_id(identity: Any) -> str:
         raise DatasetError(f"has the id {identity!r:.100}; an item id is text")
     if not is_utf8(identity):
         raise DatasetError(
-            f"has the id {identity!r:.100}, which is no UTF-8 text (a lone surrogate, half of a character)"
+            f"has the id {identity!r:.100}, which is not UTF-8 text (a lone surrogate, half of a character)"
         )
     return identity
 

@@ -25,13 +25,8 @@ def load_items(
     JSON keeps its types, and fields only in the rows that have them; on the hub and in parquet a column has
     one type and is in every row. A local file causes no request and no cache.
 
-    Args:
-        name: hub dataset; give this or `path`.
-        config: configuration of the hub dataset.
-        split: split of the hub dataset, slices such as `test[:10]` included.
-        path: local file.
-        limit: keep only the first items.
-        required_fields: fields that every item must have with a value other than null.
+    Give `name` of a hub dataset, or `path` of a file. `split` may be a slice such as `test[:10]`. Every item
+    must have the `required_fields`, with values other than null.
 
     Raises:
         DatasetError: if the source is missing, unreadable, malformed or empty, or lacks a field.
@@ -66,7 +61,6 @@ def load_items(
 def check_items(
     items: Any, limit: int | None, required_fields: Sequence[str] = (), *, env: str
 ) -> Sequence[Any]:
-    """Return the first `limit` items of an environment's `load_items`."""
     if not isinstance(items, Sequence) or isinstance(items, str):
         raise DatasetError(
             f"environment {env!r}: load_items gave an object of type {type(items).__name__}; give a list"

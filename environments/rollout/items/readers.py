@@ -90,7 +90,6 @@ def _hub_answers() -> bool:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Suppress progress bars, log lines and usage counts of `datasets`."""
     verbosity = datasets_logging.get_verbosity()
     had_bars = not _hf.are_progress_bars_disabled()
     datasets_logging.set_verbosity(datasets_logging.CRITICAL)

@@ -143,8 +143,6 @@ MAX_NEXT = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastGroup:
-    """A finished group."""
-
     item_id: str
     epoch: int
     """Number of earlier rounds over the item."""
@@ -177,7 +175,7 @@ class RunHistory(Sequence[PastGroup]):
     @overload
     def __getitem__(self, index: slice) -> list[PastGroup]: ...
     def __getitem__(self, index: int | slice) -> PastGroup | list[PastGroup]:
-        # The list grows as groups end: only what was there is seen.
+        # The shared list grows as groups end; this history has a fixed length.
         if isinstance(index, slice):
             return [self._groups[each] for each in range(*index.indices(self._length))]
         return self._groups[range(self._length)[index]]

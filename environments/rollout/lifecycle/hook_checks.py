@@ -66,11 +66,13 @@ def check_hooks(env: Hooks) -> None:
             f"`config_init`: `return cls.env_config_cls({ignored[0]}=…), [ServerConfig()]`"
         )
     for name in sorted(own):
-        # Near to `play` is much that is meant to be something else: `plays`, `player`.
+        # `plays` or `player` are close to `play`, but rarely mean it.
         known = {*hooks, *_ATTRIBUTES} - {"play"} - written.keys()
         close = get_close_matches(name, known, n=1, cutoff=_CLOSE)
         if close and not name.startswith("_"):
-            _LOG.warning("%s.%s is no hook; if it is meant to be %s, rename it", cls.__name__, name, close[0])
+            _LOG.warning(
+                "%s.%s is not a hook; if it is meant to be %s, rename it", cls.__name__, name, close[0]
+            )
 
 
 def _methods(cls: type) -> dict[str, Callable[..., Any]]:
@@ -87,7 +89,7 @@ def _refuse_other_parameters(env: Hooks, name: str, ours: Callable[..., Any]) ->
     is_context_optional = any(each.kind is Parameter.VAR_POSITIONAL for each in declared)
     try:
         written = signature(own)
-    except ValueError:  # of a function of C
+    except ValueError:  # a C function without a signature
         return
     more = ["ctx"] if is_context_optional and takes_context(own, len(arguments)) else []
     if _takes(written, [*arguments, *more]):

@@ -64,8 +64,9 @@ _THRESHOLD_LOCK = Lock()
 async def rare_full_collections() -> AsyncGenerator[None]:
     """Run full garbage collections once a minute at most, unless the collector is off.
 
-    With 4,000 rollouts in flight the event loop is 0.1 s late instead of 1.0 s, and a call costs 1.1 ms of
-    CPU instead of 1.8. The last environment that closes restores the threshold.
+    With 4,000 rollouts in flight (`tests/benchmarks/bench_in_flight.py`) the event loop is 0.1 s late
+    instead of 1.0 s, and a call costs 1.1 ms of CPU instead of 1.8. The last environment that closes
+    restores the threshold.
     """
     if not gc.isenabled():
         yield
@@ -196,7 +197,7 @@ class Lifecycle:
     async def _hook(
         self, calls: HookCalls, name: str, function: Callable[[], Any], limit_s: float | None = None
     ) -> Any:
-        """Return the result of a hook outside of rollouts; it may load a model, so most have no limit."""
+        """Return a hook's result outside of rollouts, mostly without a limit, since it may load a model."""
         try:
             given = await calls.run(function, doing=name, limit_s=limit_s, setting="hook_timeout_s")
             return require_finished(given, name)
@@ -291,7 +292,6 @@ class Lifecycle:
         return () if self.parts.served is None else self.parts.served.text_only
 
     async def _servers_back(self, notify: Notify) -> None:
-        """Wait until every model server can be used. Raises ConfigError for lasting problems."""
         wait_s = _FIRST_WAIT_S
         while True:
             try:
@@ -348,7 +348,6 @@ class Lifecycle:
                 return await take_snapshot(sandbox)
 
     async def sandbox_spec(self, item: Item, calls: HookCalls) -> SandboxSpec | None:
-        """Return the spec of an item's sandbox once its image is ready."""
         if not writes(self.env, "sandbox_for"):
             return None
         spec = self._check_spec(await calls.hook("sandbox_for", self.env.sandbox_for, item))

@@ -49,7 +49,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         path, flags = args[1], os.O_WRONLY
     if isinstance(path, int) or not isinstance(flags, int):
         return
-    # What is raised here would be raised by the `open` that it is about.
+    # An error here would be raised by the audited `open`.
     with suppress(OSError, ValueError, TypeError):
         absolute = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # a `Path` of each takes longer
         for opened in watching:

@@ -55,7 +55,7 @@ _AFTERWARDS_S = 10.0
 _LEAST_SECRET = 8
 """Characters. Shorter API keys are placeholders, and words that texts may contain."""
 _PART = "group"
-"""Name of its part of an outcome; named parts are `group.NAME`."""
+"""Name of `score_group`'s part of an outcome; named parts are `group.NAME`."""
 
 
 @asynccontextmanager
@@ -334,8 +334,8 @@ async def with_group_reward(
 ) -> TrajectoryGroup:
     """Return the group with the rewards of `score_group`, or with the error that it raised.
 
-    It does not see trajectories that the agent broke. If an agent's text makes the judge's answer unusable,
-    no trajectory gets a part. `judge` replaces the rollouts' judge.
+    The hook does not see trajectories that the agent broke. If an agent's text makes the judge's answer
+    unusable, no trajectory gets a part. `judge` replaces the rollouts' judge.
     """
     env = life.env
     whole = [each for each in group.trajectories if each.agent_caused is None]
@@ -410,7 +410,6 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
 
 
 def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
-    """Describe the rollouts that score less than a broken one."""
     below = [
         f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
         for each in trajectories

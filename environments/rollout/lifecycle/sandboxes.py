@@ -83,9 +83,9 @@ class Sandboxes:
         return opening if snapshot is None else opening.beginning_with(snapshot)
 
     async def prepare(self, image: str | None, notify: Callable[[str], None] = _LOG.info) -> None:
-        """Make an image ready for rollouts; that of verification alone is made ready at its first use."""
+        """Make an image ready for rollouts; images for verification alone wait for their first use."""
         if self.are_opened:
-            # With local sandboxes only whole machines name one.
+            # Beside local sandboxes, only whole machines have images.
             is_whole = self.kind == _DEFAULT and image != self._config.sandbox_image
             await prepare_sandboxes(_OF_WHOLE if is_whole else self.kind, image=image, progress=notify)
 
@@ -212,7 +212,7 @@ class _Preparations(Generic[K, V]):
 
 
 class ItemImages(_Preparations[Image, None]):
-    """Images of items; `order`: those of the items, in the order in which they will be needed."""
+    """Images of items; `order` has them in the order in which rollouts need them."""
 
     def __init__(self, prepare: Callable[[Image], Awaitable[None]], order: Iterable[Image] = ()) -> None:
         super().__init__(prepare)

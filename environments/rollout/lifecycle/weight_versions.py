@@ -70,20 +70,20 @@ class WeightVersions:
         if self.max_staleness is not None and policy is None:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and the scripted agent has none; name a model server "
-                f"that says them (--openai.base_url), or leave it out"
+                f"that reports them (--openai.base_url), or leave it out"
             )
 
     def staleness(self, versions: Sequence[str | None]) -> str | None:
         if self.max_staleness is not None and versions and not self._has_any:
             raise ConfigError(
-                f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
+                f"{_OPTION} counts versions of weights, and no completion names one; use a server that does "
                 f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
             )
         if self.max_staleness is not None and UNNAMED in versions and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "the model server calls its weights %r, as it does until somebody names them: %s counts "
-                "names, so whoever loads new weights must give theirs",
+                "the model server calls its weights %r, the default until they are named: %s counts names, "
+                "so name new weights when you load them",
                 UNNAMED,
                 _OPTION,
             )
@@ -99,7 +99,7 @@ class WeightVersions:
 
 
 def withhold(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], str | None]) -> CreditedGroup:
-    """Return the group without credit for siblings that are `too_old`, with the reason that it returns.
+    """Return the group without credit for siblings for which `too_old` returns a reason.
 
     The other advantages stay: computed anew, they would compare with short rollouts only.
     """
@@ -125,10 +125,7 @@ def withhold(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], 
 def staleness(versions: Iterable[str | None], seen: Iterable[str], max_staleness: int) -> str | None:
     """Return why a rollout or group is too old for training, or None.
 
-    Args:
-        versions: the versions that sampled it; the oldest one decides.
-        seen: all known versions, oldest first.
-        max_staleness: how many may be newer.
+    The oldest of the `versions` that sampled it decides; `seen` are all known versions, oldest first.
     """
     given = set(versions)
     if None in given:

@@ -95,7 +95,7 @@ class _Slot:
 
 
 class WorkerPool:
-    """A `GroupSource` that rolls groups out on workers; `own` finishes those with no rollout left."""
+    """A `GroupSource` that rolls groups out on workers; `own` finishes groups whose rollouts exist."""
 
     def __init__(
         self,

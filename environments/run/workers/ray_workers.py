@@ -56,7 +56,7 @@ _TOKEN = "RAY_AUTH_TOKEN_PATH"
 _ROOM_S = 10.0
 _CONNECT_S = 10.0
 _GONE_S = 20.0
-"""A third of the time after which Ray ends this process for want of its head."""
+"""Ray ends this process after three times as long without its head node."""
 _KILL_S = 5.0
 _SHORT = 40
 """Longest temporary folder, in characters, that leaves room for the names of Ray's sockets."""
@@ -117,7 +117,7 @@ class RayEngine:
 
     def _refuse_without_room(self) -> None:
         free, there = ray.available_resources(), ray.cluster_resources()
-        # Enough in all may be too little on each node.
+        # The cluster may have enough in total, but no node on its own.
         lacking = [name for name, amount in self._resources.items() if free.get(name, 0) < amount]
         lacking = lacking or list(self._resources)
         has = _in_words({each: there.get(each, 0) for each in lacking})
@@ -223,7 +223,7 @@ async def connect(address: str | None, *, local: Mapping[str, float]) -> AsyncGe
             job._py_driver_sys_path = _NoPaths()
             init = partial(ray.init, job_config=job, log_to_driver=False, configure_logging=False, **options)
             try:
-                # In a thread, as Ray takes over the main thread's signals; uncancelled, or half of it stays.
+                # In a thread: Ray takes over the main thread's signals. Not cancelled: half of it would stay.
                 error_class = RunError if address is None else ConfigError
                 await to_the_end(asyncio.to_thread(_init, init, where, error_class))
                 yield address is None

@@ -14,7 +14,7 @@ _OF_SYSTEM = re.compile(
 _WORK_AMONG_PROGRAMS = re.compile(
     r"/(opt|usr/src)/.|/usr/(local|share)/(?!(bin|etc|games|include|lib|libexec|man|sbin|share|src)(/|$))."
 )
-"""Working directories in such a folder that are copied."""
+"""Working directories inside system folders, which are copied."""
 _NEVER = re.compile(
     r"/(root|home/[^/]+)/\.[^/]|/var/(lib|cache)/(apt|debconf|dpkg)(/|$)|(.*/)?(\.git/(hooks|config)|__pycache__|(site|dist)-packages|node_modules|\.?venv"
     r"|(conftest|sitecustomize|usercustomize)\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|pyproject\.toml"
@@ -84,7 +84,7 @@ class FileFilter:
         return shown["objects"] & shown["refs"]
 
     def _is_plain(self, path: str, top: str = "") -> bool:
-        """Whether no tool reads a file of this name, below `top`, by itself."""
+        """Whether no tool reads a file of this name below `top` unasked."""
         name = path[len(top) :]
         if _NEVER.match(name) or not all(each[1] in self.solution for each in _UNLESS_NAMED.finditer(name)):
             return False

@@ -118,7 +118,7 @@ def _read(folder: Path, name: str) -> HarborTask:
 
 def _text(path: Path) -> str:
     if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST_TEXT):
-        raise DatasetError(f"{path.name} is no file of at most {_MOST_TEXT >> 10} kB")
+        raise DatasetError(f"{path.name} is not a file of at most {_MOST_TEXT >> 10} kB")
     return path.read_text("utf-8")
 
 

@@ -36,14 +36,14 @@ def _with_defaults(value: str) -> str:
 
 def _check_path(path: str) -> str:
     if ".." in path.split("/") or "\0" in path or not path.strip("/"):
-        raise ValueError("is no path of a file or folder in the machine")
+        raise ValueError("is not a path of a file or folder in the machine")
     return path
 
 
 def _check_image_name(name: str) -> str:
     # Docker would build a folder of this machine.
     if name.startswith((".", "/", "~")):
-        raise ValueError("is no name of an image; a folder to be built is environment/ with a Dockerfile")
+        raise ValueError("is not a name of an image; a folder to be built is environment/ with a Dockerfile")
     return name
 
 
@@ -133,7 +133,7 @@ def read_table(text: str) -> TaskTable:
         )
         raise DatasetError("; ".join(lines)) from error
     except (ValueError, RecursionError) as error:
-        raise DatasetError(f"task.toml is no TOML: {error}") from error
+        raise DatasetError(f"task.toml is not TOML: {error}") from error
     if reasons := [reason for reason, holds in _refusals(table).items() if holds]:
         raise DatasetError(f"{' and '.join(reasons)}: not supported")
     return table

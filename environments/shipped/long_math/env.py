@@ -102,7 +102,7 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
         )
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float:
-        """Pay a share for each stock that the agent carried over right, without showing the agent."""
+        """Pay a share for each stock carried over correctly; the agent does not see it."""
         before = cast(float, ctx.notes.get("carried_right", 0.0))
         ctx.notes["carried_right"] = now = ctx.metrics["carried_right"]
         return CARRIED_WEIGHT * (now - before) / max(1, len(item["pages"]) - 1)

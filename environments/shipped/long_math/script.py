@@ -24,7 +24,7 @@ class AuditMemory:
     page: int = 0
     """The last page known to be read."""
     about: str | None = None
-    """The store of that page, if the page is in the context."""
+    """The store of the page numbered `page`, if it is in the context."""
     stocks: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
@@ -56,7 +56,7 @@ class AuditMemory:
             self.page = int(note[1])
             self.stocks.update((store, int(sacks)) for store, sacks in _STOCK.findall(note[2]))
         for tool_call in message.tool_calls:
-            carried = _carried(tool_call.arguments)
+            carried = _parse_carried(tool_call.arguments)
             if carried is not None and self.about is not None:
                 self.stocks[self.about] = carried
 
@@ -77,7 +77,7 @@ class AuditMemory:
         self.page = max(self.page, page)
 
 
-def _carried(arguments: str) -> int | None:
+def _parse_carried(arguments: str) -> int | None:
     try:
         given: Any = json.loads(arguments)
     except ValueError:

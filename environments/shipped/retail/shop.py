@@ -46,8 +46,6 @@ Text = Annotated[str, Field(min_length=1, max_length=100)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A successful tool call."""
-
     tool: str
     user_id: str | None
     arguments: Mapping[str, Any]

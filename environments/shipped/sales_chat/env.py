@@ -153,7 +153,7 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
         return f"{customer.messages} {MOODS[customer.mood]} {customer.taste} {customer.end or ''}"
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float | None:
-        """Return the vote, or None for silence, which is no vote of 0."""
+        """Return the vote, or None for silence, which is not a vote of 0."""
         return _customer(ctx).vote
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:

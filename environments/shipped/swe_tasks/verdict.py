@@ -129,7 +129,7 @@ async def _run_tests(
     request = {
         "tests": tests,
         "test_s": TEST_S,
-        # The runner stops before its time is up, and that is up before its output would be lost.
+        # Below the limit of the program, which is below that of `verify`, so that no output is lost.
         "total_s": max(timeout_s - 2 * _EXIT_S, timeout_s / 2),
         "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
         "written": {
@@ -147,7 +147,7 @@ async def _run_tests(
             raise ConfigError(f"the tests of {name} need python3 with pytest in the sandbox: {reason:.300}")
         raise SandboxUnavailable(f"no test of {name} began: {reason:.300}")
     if report.end is None:
-        raise NoVerdict("the runner did not come to its end")
+        raise NoVerdict("the runner did not finish")
     # Numbers of a forged report may be out of range.
     return frozenset(test for index, test in enumerate(tests) if index in set(report.end))
 

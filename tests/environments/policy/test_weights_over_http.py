@@ -108,7 +108,7 @@ async def test_a_server_that_says_no_version_ends_the_run_at_its_first_group(tmp
     path = str(tmp_path / "r.jsonl")
     async with served("plain", told=None, max_staleness=1, data_path_to_save_groups=path) as env:
         env.changes = ()
-        with pytest.raises(ConfigError, match="whoever plays says none"):
+        with pytest.raises(ConfigError, match="no completion names one"):
             await process(env, quiet())
 
 

@@ -393,9 +393,9 @@ async def test_weights_are_read_for_each_group_and_a_stale_one_is_acknowledged_w
     [
         ({"view": "list_scores"}, r"no view 'list_scores'; choose one of \['binary_masks'"),
         ({"view": "token_advantages", "score_divisor": 3}, "turn_rows and prefix_rows, not token_advantages"),
-        ({"max_staleness": 1}, "max_staleness needs weights"),
-        ({"weights": ["a"]}, "max_staleness needs weights"),
-        ({"weights": "step-1", "max_staleness": 1}, "the names of versions"),
+        ({"max_staleness": 1}, "max_staleness and weights need"),
+        ({"weights": ["a"]}, "max_staleness and weights need"),
+        ({"weights": "step-1", "max_staleness": 1}, "names of versions"),
     ],
     ids=["view", "divisor", "no_weights", "no_bound", "one_name"],
 )
@@ -426,7 +426,7 @@ async def test_rows_that_no_trainer_may_get_are_named(record, cursor):
 async def test_what_is_no_cursor_file_is_refused(record, cursor, content, problem):
     write(record, "a")
     cursor.write_bytes(content)
-    with pytest.raises(RecordError, match=f"^{cursor} is no cursor file: {problem}"):
+    with pytest.raises(RecordError, match=f"^{cursor} is not a cursor file: {problem}"):
         await take(follow(record, after=cursor), 1)
 
 

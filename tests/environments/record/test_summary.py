@@ -145,8 +145,8 @@ PLACE = "environment 'e', item '1, 2': turn 3: "
     [
         ("HTTPError: judge at 10.0.0.1:80 failed: request 3 (env.py:3 in f)", "judge at 10.0.0.1:80 failed"),
         (f"RewardError: {PLACE}a reward is a number", "a reward is a number"),
-        ("RewardError: environment 'e', item '1': compute_outcome: {} is no reward; give parts",
-         "compute_outcome: {} is no reward"),
+        ("RewardError: environment 'e', item '1': compute_outcome: {} is not a reward; give parts",
+         "compute_outcome: {} is not a reward"),
         ("RewardError: no outcome", "no outcome"),
         ("RewardError: environment 'e': respond gave 5; give text", "respond gave 5"),
         ("RewardError: user.reply() got an unexpected keyword", "user.reply() got an unexpected keyword"),

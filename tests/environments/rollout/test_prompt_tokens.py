@@ -22,7 +22,7 @@ from tests.environments.exploring import (
 )
 from tests.tables import cases
 
-ESTIMATES = "prompt tokens are estimates"
+ESTIMATES = "estimated prompt tokens"
 
 
 def fit(tokens, **settings):

@@ -135,10 +135,10 @@ async def test_what_is_no_folder_where_artefacts_go_is_found_before_the_first_ro
         async def score_turn(self, item, turn, ctx):
             raise AssertionError("a rollout began")
 
-    with pytest.raises(RecordError, match=rf"^{artefacts} is no folder"):
+    with pytest.raises(RecordError, match=rf"^{artefacts} is not a folder"):
         await process(chat(Never, data_path_to_save_groups=str(path)), quiet())
     assert not path.exists()
-    with pytest.raises(RecordError, match="is no folder"), new_record(path, doing="import"):
+    with pytest.raises(RecordError, match="is not a folder"), new_record(path, doing="import"):
         pass
 
 

@@ -113,7 +113,7 @@ async def test_errors_of_an_author_are_no_outage_and_are_counted_by_their_place(
     await process(env, console)
     shown = console.file.getvalue()
     assert "were lost to" not in shown
-    assert "in compute_outcome dropped 50% of all rollouts, and not at random: mend it" in shown
+    assert "in compute_outcome dropped 50% of all rollouts, and not at random: fix it" in shown
 
 
 def test_of_the_latest_rollouts_one_class_of_errors_counts():

@@ -199,7 +199,7 @@ async def test_serve_ends_at_once_where_nobody_says_versions(trained, tmp_path):
         credit_view="turn_rows",
         rollout_server_url=trained.url,
     )
-    with pytest.raises(ConfigError, match="whoever plays says none"):
+    with pytest.raises(ConfigError, match="no completion names one"):
         await asyncio.wait_for(serve(env, quiet(), options=RunOptions(outbox=tmp_path / "o.sqlite")), 60)
 
 

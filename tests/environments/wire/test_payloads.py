@@ -72,7 +72,7 @@ def test_a_part_is_shortened_for_a_trainer_that_takes_less():
 
 
 def test_a_value_that_json_does_not_know_is_named():
-    with pytest.raises(WireError, match="a row is no JSON"):
+    with pytest.raises(WireError, match="a row is not JSON"):
         compress(COLUMNS | {"messages": [[object()]] * 2})
 
 

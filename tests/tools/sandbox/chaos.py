@@ -133,7 +133,7 @@ async def rehearse(target: Target) -> dict[str, float]:
 
 
 async def lifecycle(target: Target, end: str, moment: float, pace: dict[str, float]) -> None:
-    """One lifecycle; what it is cancelled or killed for is no error, anything else is."""
+    """One lifecycle; what it is cancelled or killed for is not an error, anything else is."""
     course = Course()
     task = asyncio.create_task(session(target, end, marker(), course))
     phase = PHASES.get(end)

@@ -72,7 +72,7 @@ def test_an_environment_gets_those_with_an_address():
     ("urls", "said"),
     [
         (["http://a/v1", "http://b/v1"], "2 model servers for the judge; one is possible"),
-        (["nowhere"], "base_url 'nowhere' is no URL"),
+        (["nowhere"], "base_url 'nowhere' is not a URL"),
     ],
 )
 def test_servers_that_cannot_be_are_refused_before_anything_opens(urls, said):

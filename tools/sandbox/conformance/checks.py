@@ -60,8 +60,6 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The surroundings of one check."""
-
     target: Target
     sandbox: Sandbox
     crowd: int = 64
@@ -93,7 +91,6 @@ class Bench:
             raise MissingError(str(error)) from None
 
     async def python(self, code: str, *arguments: str, timeout_s: float = 60.0) -> ExecResult:
-        """Run Python inside; raise MissingError if there is no `python3`."""
         result = await self.sandbox.exec(["python3", "-c", code, *arguments], timeout_s=timeout_s)
         if result.exit_code == 127:
             raise MissingError("there is no python3 in the sandbox")
@@ -102,7 +99,6 @@ class Bench:
     async def host_program(
         self, scenario: str, *arguments: str, env: Mapping[str, str] | None = None
     ) -> Process:
-        """Start a scenario of `tools.sandbox.conformance.hosts` as a process."""
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tools.sandbox.conformance.hosts",
             scenario, self.target.to_json(), *arguments,
@@ -274,20 +270,17 @@ def declare_missing(number: int, name: str, claim: str, reason: str) -> None:
 
 
 def equal(what: str, got: object, wanted: object) -> None:
-    """Raise CheckFailedError unless two values are equal."""
     if got != wanted:
         raise CheckFailedError(f"{what}: got {_short(got)}, wanted {_short(wanted)}")
 
 
 def holds(claim: str, condition: bool) -> None:
-    """Raise CheckFailedError unless the condition is true."""
     if not condition:
         raise CheckFailedError(f"not true: {claim}")
 
 
 @contextmanager
 def raises(*kinds: type[Exception], what: str) -> Generator[None]:
-    """Raise CheckFailedError unless the block raises one of these errors."""
     names = " or ".join(kind.__name__ for kind in kinds)
     try:
         yield

@@ -169,7 +169,7 @@ async def totals_and_truncation_are_exact(bench: Bench) -> None:
     equal("output at the limit", (exact.stdout, exact.truncated), (b"12345", False))
 
 
-@check(61, "Characters of several bytes survive chunks, and a cut in the middle of one is no error.")
+@check(61, "Characters of several bytes survive chunks, and a cut in the middle of one is not an error.")
 async def split_characters_decode(bench: Bench) -> None:
     count = 200_000
     script = (

@@ -70,7 +70,6 @@ def _file(name: str) -> tarfile.TarInfo:
 
 
 def _with_size(text: bytes) -> bytes:
-    """Build an archive with this text as the second member's size."""
     archive = bytearray(_archive(("escaped", tarfile.REGTYPE, "")))
     at = 1024
     archive[at + 124 : at + 136] = text

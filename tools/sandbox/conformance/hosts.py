@@ -31,7 +31,6 @@ async def hold(target: Target, mark: str) -> None:
 
 
 async def sweep(target: Target) -> object:
-    """Open a sandbox and remove orphans."""
     async with target.open() as sandbox:
         await sandbox.exec("true")
     return len(await reap_sandboxes(target.backend))
@@ -172,7 +171,6 @@ def open_descriptors() -> list[int]:
 
 
 def _cpu_wait_s() -> float:
-    """Return how long this thread has waited for a processor."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:

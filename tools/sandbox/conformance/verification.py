@@ -93,7 +93,7 @@ async def a_shell_that_ended_told_no_success(bench: Bench) -> None:
         result = await bench.sandbox.shell(command, timeout_s=10)
         if command.startswith("trap"):
             result = await bench.sandbox.shell("false", timeout_s=10)
-        holds(f"{command!r} is no success", result.exit_code != 0)
+        holds(f"{command!r} is not a success", result.exit_code != 0)
         equal("a new shell", (await bench.sandbox.shell("printf on")).stdout, b"on")
 
 

@@ -92,7 +92,6 @@ async def prepare_image(name: str | None = None, *, progress: Progress | None = 
 
 
 async def missing_images(names: Sequence[str]) -> list[str]:
-    """Return the images that the engine lacks."""
     engine = (await in_thread(manager)).engine
     try:
         found = [await in_thread(partial(engine.image, name)) for name in names]

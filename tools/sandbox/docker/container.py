@@ -65,7 +65,7 @@ class ContainerFacts:
         )
 
     def problems(self, limits: SandboxLimits, *, whole: bool = False) -> list[str]:
-        """Return what the agent must not have, or lacks."""
+        """Describe privileges beyond the required ones, and what is missing."""
         capabilities, no_new = self.privileges
         is_root = whole and not int(capabilities, 16) & ~_OF_ROOT
         beyond = set(self.devices) - {"lo"}
@@ -230,7 +230,6 @@ def hold(engine: Engine, container: Container, files: Mapping[str, bytes]) -> No
 
 
 def listener(engine: Engine, container: Container) -> socket.socket:
-    """Return a socket that listens on the container's loopback."""
     try:
         process = Path(f"/proc/{engine.first_process(container.id)}")
     except EngineError as error:
@@ -276,7 +275,7 @@ def refuse_cut(engine: Engine, connection: Connection) -> None:
 
 
 def _run_as_root(engine: Engine, container: str, source: str) -> str:
-    """Run a program for a while; return its stderr."""
+    """Run a program with a time limit; return its stderr."""
     argv = ["python3", "-I", "-S", "-c", source]
     connection = Connection(engine.open_exec(container, argv, "0:0")[1])
     # The program sends no message; only its end matters.
@@ -286,7 +285,6 @@ def _run_as_root(engine: Engine, container: str, source: str) -> str:
 
 
 def lacks(engine: Engine, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
-    """Return the names for `SandboxRecord.lacks`."""
     missing = {
         "network": limits.network == "full", "oom_score": True, "system_calls": not _filter(engine),
         "disk_mb": whole,

@@ -164,7 +164,6 @@ class Engine:
         return [Listed(id=one["Id"], created=one["Created"], labels=one["Labels"]) for one in found]
 
     def count_written_bytes(self, container: str) -> int:
-        """Return the size of a container's own layer."""
         request = partial(self._api.containers, all=True, size=True, filters={"id": container})
         if not (found := self._ask(request, tries=1)):
             raise EngineError(f"no such container: {container}", _NOT_FOUND)
@@ -181,7 +180,6 @@ class Engine:
 
     @contextmanager
     def freeze(self, container: str) -> Generator[None]:
-        """Freeze all processes of a container."""
         thaw = partial(self._ask, lambda: self._api.unpause(container))
         try:
             try:
@@ -252,7 +250,6 @@ class Engine:
             raise
 
     def counters(self, container: str) -> Counters:
-        """Return the counters of a container's limits, as far as known."""
         try:
             with _translate_errors():
                 found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
@@ -436,7 +433,7 @@ class Connection:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the other side closed it."""
+        """Whether the peer closed the connection."""
         return self._channel is not None and self._channel.is_cut
 
     def close(self) -> None:

@@ -170,7 +170,7 @@ class ContainerManager:
             self.discard(container.id)
 
     def discard(self, container: str) -> None:
-        """Remove a container and earlier failures; never raises."""
+        """Remove a container, and those that could not be removed earlier; never raises."""
         self._unremoved.append(container)
         for _ in range(len(self._unremoved)):
             try:

@@ -209,7 +209,7 @@ class WholeSandbox(SupervisedSandbox):
                 found = await self.run_python(_COUNT, stdin=most, timeout_s=_COUNT_S)
         except SandboxFileError as error:
             if error.errno == errno.EAGAIN:
-                raise unreadable("its processes leave none to read them") from error
+                raise unreadable("the agent's processes leave no room for one that reads them") from error
             return
         if not found.exit_code:
             self._watch.refuse_unreadable(*map(int, found.stdout.split()))

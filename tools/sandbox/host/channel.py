@@ -218,7 +218,7 @@ class RecoveringChannel:
 
         Raises:
             SandboxUnavailable: if the sandbox is closed or the backend is gone.
-            AgentCausedError: as for `Channel`, or if no other supervisor starts.
+            AgentCausedError: if the agent exhausted a limit, or no other supervisor starts.
         """
         async with self._turn:
             if self._channel.broken:

@@ -49,7 +49,6 @@ def examine(what: str, look: Callable[[], T]) -> T:
 
 
 def limit_hit(before: Counters, after: Counters, silent_s: float) -> str | None:
-    """Describe the counters by which the agent caused a silence."""
     grown = {name: after[name] - before[name] for name in before.keys() & after.keys()}
     hits = [name for name in ("memory", "throttled") if grown.get(name, 0.0) > 0]
     hits += [name for name in ("memory_full", "pids_full") if before.get(name) and after.get(name)]

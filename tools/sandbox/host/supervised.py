@@ -52,7 +52,6 @@ class SupervisedSandbox:
         listen: Callable[[], Awaitable[socket.socket]] | None = None,
         snapshot: "Callable[[SupervisedSandbox], Awaitable[Snapshot | None]] | None" = None,
     ) -> None:
-        """Create a sandbox over an open channel; `listen` and `snapshot` are optional abilities."""
         self._channel = channel
         self._listen = listen
         self._snapshot = snapshot
@@ -141,7 +140,6 @@ class SupervisedSandbox:
         return archive, frozenset(map(os.fsdecode, result.stderr.split(b"\0")[:-1]))
 
     async def snapshot(self) -> Snapshot | None:
-        """Return a snapshot, or None if only files can be copied."""
         return None if self._snapshot is None else await self._snapshot(self)
 
     async def pack_tree(self, path: str = ".") -> bytes:

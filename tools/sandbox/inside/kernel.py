@@ -24,7 +24,6 @@ class _Program(ctypes.Structure):
 
 
 def adopt_orphans() -> None:
-    """Become the new parent of orphaned descendants."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
@@ -44,7 +43,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def keep_capabilities(wanted: int) -> None:
-    """Drop all capabilities except these bits irrevocably."""
+    """Irrevocably drop all capabilities except these bits."""
     # File objects would cost memory in every sandbox.
     fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     held = os.read(fd, 1 << 14).partition(b"CapPrm:")[2].split(None, 1)[0]

@@ -73,7 +73,7 @@ class PackTree(NamedTuple):
 
 
 class UnpackTree(NamedTuple):
-    """Extract such an archive without replacing anything."""
+    """Extract an archive of `PackTree` without replacing anything."""
 
     path: str
     archive: bytes
@@ -98,7 +98,7 @@ class Listen(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The supervisor takes requests."""
+    """The supervisor is ready for requests."""
 
 
 class Done(NamedTuple):

@@ -23,7 +23,6 @@ def process_table(*, ended: bool = False) -> dict[int, tuple[int, int]]:
 
 
 def read_entry(pid: int, *, ended: bool = True) -> tuple[int, int]:
-    """Return a process's parent id and start time."""
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = os.read(fd, 4096)
@@ -77,7 +76,6 @@ class Pause:
         self.extend()
 
     def extend(self, wait_s: float = 10.0) -> None:
-        """Stop all processes that run now, fork bombs included."""
         deadline = time.monotonic() + wait_s
         while True:
             awake = _awake(snapshot())

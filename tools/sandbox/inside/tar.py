@@ -83,7 +83,7 @@ class Reader:
             # The field itself counts as spaces.
             if sum(block) - sum(block[148:156]) + 8 * 32 != _number(block, 148, 8, "its checksum"):
                 raise TarError(
-                    _short_name(block), "a wrong checksum: this is no tar archive, or a compressed one"
+                    _short_name(block), "a wrong checksum: this is not a tar archive, or a compressed one"
                 )
             self._name = _short_name(block)
             kind, size = block[156:157], _number(block, 124, 12, "its size")
@@ -166,13 +166,13 @@ def _header(name: bytes, mode: int, size: int, kind: bytes) -> bytes:
 def _number(block: bytes, at: int, length: int, what: str) -> int:
     text = block[at : at + length].strip(b" \0")
     if not text.isdigit() or b"8" in text or b"9" in text:
-        raise TarError(_short_name(block), f"{what} is no number, or a huge one")
+        raise TarError(_short_name(block), f"{what} is not a number, or a huge one")
     return int(text, 8)
 
 
 def _decimal(text: bytes, member: bytes) -> int:
     if not text.isdigit() or len(text) > 15:
-        raise TarError(member, "its size is no number, or a huge one")
+        raise TarError(member, "its size is not a number, or a huge one")
     return int(text)
 
 

@@ -75,7 +75,7 @@ class ForkServer:
         self._requests.settimeout(_ANSWER_S)
         self._turn = threading.Lock()
         self._lost = False
-        # Not when it is replaced: another thread may still await an answer.
+        # On garbage collection: when it is replaced, another thread may still await an answer.
         self._give_back = weakref.finalize(self, _give_back, self._requests, self._log)
         self._give_back.atexit = False
         try:
@@ -189,7 +189,6 @@ def _give_back(requests: socket.socket, log: int) -> None:
 
 
 def _setup(kind: Kind, read_only: tuple[str, ...]) -> bytes:
-    """Return the first message to a fork server."""
     if kind == "plain":
         return marshal.dumps(None, 2)
     uid, gid = os.getuid(), os.getgid()

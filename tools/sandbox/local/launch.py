@@ -72,7 +72,7 @@ _LANDLOCK_ABI = 7
 """The newest Landlock version that `inside.kernel` supports."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _TERMINALS = ("/dev/ptmx", "/dev/pts", "/dev/tty")
-"""Terminals of other users are closed by their mode; those of the own user would be open."""
+"""Terminals of other users are closed by their mode; those of our own user would be open."""
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
 _SUBFOLDERS = ("work", "tmp", "run")
 _LOST = "lost"
@@ -183,14 +183,13 @@ def _hold(files: Files, who: Agent, settings: Mapping[str, str]) -> dict[str, st
 
 
 def _remove_unused(base: str) -> None:
-    """Remove an unused folder without a descriptor, of which none may be left."""
+    """Remove an unused folder without opening it: no descriptor may be left."""
     for name in (*_SUBFOLDERS, ""):
         with suppress(OSError):
             Path(base, name).rmdir()
 
 
 def _rules(settings: Mapping[str, str], lent: tuple[str, ...], who: Agent) -> list[tuple[str, str]]:
-    """Return the agent's Landlock rules, see `inside.kernel`."""
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
     allowed = [*rootfs.read_rules(lent), *(("read", path) for path in ("/proc", *_NETWORK))]
     allowed += [("device", path) for path in devices]

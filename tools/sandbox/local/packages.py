@@ -29,7 +29,7 @@ _STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spa
 _ALONE = f"""
 import runpy, sys
 def refuse(event, arguments):
-    # Of musl the loader says which wheels fit.
+    # pip runs musl's loader to find out which wheels fit.
     if event in {_STARTS} and "/ld-musl-" not in str(arguments[0]):
         raise PermissionError(f"packages are not built: {{arguments[0]}} is not started")
 sys.addaudithook(refuse)
@@ -115,7 +115,7 @@ def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Pat
     else:
         raise ConfigError("packages are installed by pip or uv, and neither is here: python -m ensurepip")
     words = [*program, "--quiet", "--only-binary", ":all:", "--target", str(into), *asked]
-    # The installer's guards keep the lock.
+    # The guards of the installer inherit the lock.
     done = subprocess.run(
         guard_command(words), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         pass_fds=(lock,), start_new_session=True,

@@ -74,7 +74,9 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
     own, _, rest = seen.partition("\n\n")
     status = dict(line.split(":", 1) for line in own.splitlines())
     if not rest or "CapEff" not in status:
-        raise SilentStartError(f"no sandbox of tier {tier}: its look around is cut: {seen[-200:]!r}")
+        raise SilentStartError(
+            f"no sandbox of tier {tier}: the output of its probe is incomplete: {seen[-200:]!r}"
+        )
     interfaces = {line.split(":")[0].strip() for line in rest.splitlines() if ":" in line}
     wrong = [
         problem

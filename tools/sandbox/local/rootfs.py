@@ -1,4 +1,4 @@
-"""The root file system of sandboxes: parts of this system, read-only, and an own /etc."""
+"""The root file system of sandboxes: parts of this system, read-only, and their own /etc."""
 
 import ctypes
 import os
@@ -77,14 +77,13 @@ def root_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
 
 
 def _root_place(path: str) -> str:
-    """Return where the root lends a folder; a sandbox's own /tmp covers places below it."""
+    """Return a lent folder's path in the root, outside of /tmp, which each sandbox covers."""
     return f"{_LENT}{path}" if _is_below(path, "/tmp") else path
 
 
 def own_steps(
     limits: SandboxLimits, *, uid: int, gid: int, tree: Literal["tree", "copy"] | None = None
 ) -> list[Step]:
-    """Return a sandbox's own steps; `tree` is the kind of its host tree."""
     disk_bytes = limits.disk_mb << 20
     return [
         Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
@@ -244,7 +243,6 @@ class Tree:
 
     @contextmanager
     def mount(self) -> Generator[int]:
-        """Yield the descriptor of a detached mount."""
         path = f"{self.base}/tree".encode()
         tree = libc.syscall(ctypes.c_long(_OPEN_TREE), _AT_FDCWD, path, _CLONE | os.O_CLOEXEC)
         if tree < 0:

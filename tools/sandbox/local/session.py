@@ -26,7 +26,7 @@ class Session:
     lacks: frozenset[str]
     group: cgroup.Group
     directory: str | None
-    """On the host, for tiers without an own file system."""
+    """On the host, for tiers without their own file system."""
     again: Callable[[ExitStack], tuple[socket.socket, ForkedProcess]] | None = None
     """Starts another supervisor, if the agent can kill its own."""
 
@@ -84,7 +84,7 @@ def receive(channel: socket.socket) -> Message:
     while (message := inbox.next()) is None:
         data = channel.recv(1 << 16)
         if not data:
-            raise ConnectionResetError("it ended without a word")
+            raise ConnectionResetError("it ended without a message")
         inbox.add(data)
     return message
 

@@ -2,9 +2,9 @@
 
 B: namespaces. C: Landlock without namespaces. D: no isolation, only on request.
 
-Started by root, each agent has an own host user, and control groups limit the sandbox. Otherwise it is the
-caller's user; without a writable control group, memory is limited per process (`memory_mb_per_process`,
-RLIMIT_AS).
+If root starts it, each agent has its own host user, and control groups limit the sandbox. Otherwise the agent
+is the caller's user; without a writable control group, memory is limited per process
+(`memory_mb_per_process`, RLIMIT_AS).
 """
 
 import os
@@ -70,7 +70,7 @@ def extra_directories() -> tuple[str, ...]:
 
 
 def search_path() -> str:
-    """Return `PATH` inside, with `python3`."""
+    """Return `PATH` inside the sandbox, where `python3` is found."""
     if Path(_SYSTEM_PYTHON).exists():
         return SYSTEM_PATH
     return f"{SYSTEM_PATH}:{Path(sys.base_prefix, 'bin')}"
@@ -174,7 +174,6 @@ def list_enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -
 
 
 def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
-    """Return the names for `SandboxRecord.lacks`."""
     names = _LACKS.get(tier, frozenset())
     if tier == "C" and not who.root:
         names |= _LACKS_WITHOUT_ROOT

@@ -140,7 +140,6 @@ def _find_turns(credited: CreditedGroup) -> Iterator[TurnTokens]:
 
 
 def _all_arms() -> Iterator[Arm]:
-    """Yield turn_return with each γ and baseline, then every other estimator with its default parameters."""
     for choice, gamma in product(describe(REFERENCE.estimator).parameter("baseline").choices, _GAMMAS):
         yield replace(REFERENCE, gamma=gamma, baseline=choice)
     yield from (Arm(estimator=name) for name in ESTIMATORS if name != REFERENCE.estimator)
@@ -149,7 +148,6 @@ def _all_arms() -> Iterator[Arm]:
 def _credit(
     arm: Arm, groups: Iterable[CreditedGroup], turns: Iterable[tuple[TurnTokens, ...]]
 ) -> list[Numbers] | None:
-    """Return the advantages of each group's turns, or None if the estimator refuses a group."""
     rows: list[Numbers] = []
     try:
         for each, sampled in zip(groups, turns, strict=True):

@@ -108,8 +108,6 @@ def model_gradients(data: ReportData, folder: Path) -> Gradients:
 
 
 class _Model:
-    """A model, and the differences of its log-probabilities from the recorded ones."""
-
     def __init__(self, folder: Path) -> None:
         with needs_extra("trl", "turnwise credit --model"):
             self.torch: Any = importlib.import_module("torch")

@@ -38,9 +38,7 @@ class CreditReport(TypedDict):
 def credit_report(record: Iterable[CreditedGroup], model: Path | None = None) -> CreditReport:
     """Measure the signal and noise of every estimator, γ and baseline on the groups of a record.
 
-    Args:
-        record: the groups.
-        model: the folder of the model that sampled them, for measured gradients; None for the proxy.
+    With `model`, the folder of the model that sampled them, gradients are measured; else the proxy's.
 
     Raises:
         CreditError: if the record has no tokens or too few items, or was not sampled by the model.

@@ -59,11 +59,9 @@ class Measured:
 
 
 def measure(gradients: Gradients, units: Sequence[int]) -> Measured:
-    """Measure every arm, with intervals by the jackknife that deletes one unit.
+    """Measure every arm, with intervals by the jackknife that deletes one of the groups' `units`.
 
-    Args:
-        gradients: [group][arm][feature]; arm 0 is the reference.
-        units: the independent unit of each group.
+    Arm 0 of `gradients` is the reference.
     """
     u_er, u_ee, v = _sums(gradients, np.asarray(units))
     count = len(u_er) - 1

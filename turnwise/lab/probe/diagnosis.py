@@ -101,7 +101,7 @@ class CanaryTokens:
         return self._inverse @ ((self.errors @ step) * self.hidden).sum(axis=1)
 
     def unexplained(self, step: Weights) -> float:
-        """Return the share of a step that is no combination of the tokens' gradients."""
+        """Return the share of a step that is not a combination of the tokens' gradients."""
         left = step - self.gradient(self.weights_in(step))
         return float(np.linalg.norm(left) / np.linalg.norm(step))
 
@@ -115,7 +115,6 @@ class CanaryTokens:
 
     @cached_property
     def _inverse(self) -> Weights:
-        """Inverse of the Gram matrix of the tokens' ∇log π."""
         products = (self.errors @ self.errors.T) * (self.hidden @ self.hidden.T)
         return cast("Weights", np.linalg.inv(products))
 
@@ -125,7 +124,6 @@ class CanaryTokens:
 
     @property
     def advantages(self) -> Numbers:
-        """Advantage of each token; 0 if it was not sampled."""
         return self.columns["advantage"]
 
     def units(self, level: str) -> Ids:
@@ -163,7 +161,6 @@ def diagnose(
     batch_rows: int | None = None,
     divisor: int | None = None,
 ) -> StepVerdict:
-    """Compare a trainer's step with the policy gradient."""
     step, expected = trainer_step.head, tokens.gradient(tokens.advantages)
     is_finite = bool(np.isfinite(step).all())
     ratio = float(np.linalg.norm(step) / np.linalg.norm(expected)) if is_finite else 0.0
@@ -208,7 +205,7 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
         nearly = [f"nearly ({fit:.3f}): {findings[0]}"] if is_near else []
         located = _first_difference(sampled, tokens) if rest <= _SEEN else ""
         findings = ([located] if located else []) + nearly
-    # The part of the step that is no gradient of the tokens adds a little to every weight.
+    # The part of the step that is not a gradient of the tokens adds a little to every weight.
     noticed = ~tokens.trained & (np.abs(weights) > max(_SEEN, 2 * rest) * np.abs(weights).max())
     if (noticed & tokens.columns["is_prompt"]).any():
         findings.append("prompts are trained")
@@ -217,9 +214,9 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
     findings += beside + bonus
     if rest > _SEEN:
         findings.append(
-            f"{rest:.0%} of the step is no gradient of these tokens in their contexts: momentum, a penalty, "
-            f"an entropy bonus, a temperature, dropout, several steps, or other tokens before them (padding, "
-            f"rows cut in front)"
+            f"{rest:.0%} of the step is not a gradient of these tokens in their contexts: momentum, a "
+            f"penalty, an entropy bonus, a temperature, dropout, several steps, or other tokens before them "
+            f"(padding, rows cut in front)"
         )
     return findings or ["a little is wrong everywhere: several steps, or a small penalty"]
 
@@ -363,7 +360,7 @@ def _first_difference(weights: Numbers, tokens: CanaryTokens) -> str:
 
 
 def _has_uneven_factors(weights: Numbers, tokens: CanaryTokens) -> bool:
-    """Whether groups or turns have unequal factors; the cosine does not show it for a small one."""
+    """Whether groups or turns have unequal factors, which the cosine hides for small ones."""
     for level, seen in (("group", _SEEN), ("turn", _SEEN_OF_TURNS)):
         factors = _factors(weights, tokens, level)
         has_credit = np.bincount(tokens.units(level), tokens.advantages**2) > 0

@@ -51,13 +51,9 @@ class TrainerStep:
 
 
 def read_step(stepped: object, before: CanaryModel, lr: float, *, is_gradient: bool) -> TrainerStep:
-    """Read a step.
+    """Read a step from a checkpoint's path, a model, a state dict, an optimizer, or the head alone.
 
-    Args:
-        stepped: a checkpoint's path, a model, a state dict, an optimizer after the step, or the head alone.
-        before: the model before the step.
-        lr: the learning rate of the step.
-        is_gradient: whether `stepped` has the gradient of the loss instead of weights.
+    With `is_gradient`, `stepped` has the gradient of the loss instead of weights.
 
     Raises:
         ConfigError: if there is no head of the canary model, or only the signs of a step.
@@ -204,7 +200,7 @@ def _values(tensor: Any, where: object) -> Weights:
             raise ConfigError(_TOO_COARSE.format(where=where, dtype=values.dtype))
         return np.asarray(values, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{where} is no tensor of numbers: {type(tensor).__name__}") from error
+        raise ConfigError(f"{where} is not a tensor of numbers: {type(tensor).__name__}") from error
 
 
 def _state_dict(stepped: object) -> Mapping[str, Any]:

@@ -124,7 +124,6 @@ def probe_trainer(
 
 
 def begin_probe(folder: Path, request: ProbeRequest) -> Probe:
-    """Write the canary model and the record of the canaries into a folder."""
     if not 0 < request.lr < math.inf:
         raise ConfigError(f"a learning rate is a number above 0, not {request.lr}")
     if (folder / _MODEL).exists() and not (folder / _REQUEST).exists():
@@ -142,11 +141,10 @@ def begin_probe(folder: Path, request: ProbeRequest) -> Probe:
 
 
 def open_probe(folder: Path) -> Probe:
-    """Open the probe of a folder that `begin_probe` wrote."""
     try:
         request = ProbeRequest(**json.loads((folder / _REQUEST).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{folder} is no folder of `turnwise doctor trainer begin`: {error}") from error
+        raise ConfigError(f"{folder} is not a folder of `turnwise doctor trainer begin`: {error}") from error
     return Probe(folder=folder, request=request)
 
 

@@ -189,7 +189,7 @@ async def test_a_proxy_gets_the_request_in_the_place_of_the_server(model_server)
 @cases("proxy", ["socks5://u:s3cret@h:1", "proxy", "ftp://h"])
 def test_a_proxy_that_cannot_be_one_is_refused(model_server, proxy):
     with pytest.raises(
-        ConfigError, match=r"the proxy .* is no URL; give one such as http://proxy:3128"
+        ConfigError, match=r"the proxy .* is not a URL; give one such as http://proxy:3128"
     ) as caught:
         model_server("http://h", proxy=proxy)
     assert "s3cret" not in str(caught.value)

@@ -152,7 +152,7 @@ REFUSED = [
     ("two", COMPLETIONS, {"choices": [{}, {}]}, "2 choices"),
     ("no-ids", COMPLETIONS, completions(token_ids=None), "no token_ids, which vLLM gives from 0.10.2"),
     ("empty", COMPLETIONS, completions(token_ids=[]), "empty token_ids"),
-    ("text", GENERATE, generate(token_ids="11 2"), "token_ids is no list"),
+    ("text", GENERATE, generate(token_ids="11 2"), "token_ids is not a list"),
     ("too-many", COMPLETIONS, completions(token_ids=[1] * 5), "5 token ids; 4 were asked for"),
     (
         "prompt",
@@ -184,7 +184,7 @@ REFUSED = [
         "token 0 is of 2",
     ),
     ("shifted-sglang", SGLANG, sglang(output_token_logprobs=[[-1, 2, None]] * 2), "token 0 is of 2"),
-    ("pairs", SGLANG, sglang(output_token_logprobs=[-1, -2]), "no list of (logprob, id, text)"),
+    ("pairs", SGLANG, sglang(output_token_logprobs=[-1, -2]), "not a list of (logprob, id, text)"),
     ("abort", COMPLETIONS, completions(finish_reason="abort"), "gave up (finish_reason 'abort')"),
     (
         "abort-sglang",

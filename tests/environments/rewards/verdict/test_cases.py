@@ -94,7 +94,7 @@ async def test_a_sandbox_without_python_is_no_verdict_on_the_code(verify):
     ["double", "answer.py", "answer:double", "/abs/answer.py:double", "./answer.py:double", "a.b.py:double"],
 )
 async def test_a_function_is_named_with_its_file(verify, function):
-    with pytest.raises(RewardError, match="is no function"):
+    with pytest.raises(RewardError, match="is not a function"):
         await function_cases(verify, function, [((2,), 4)])
 
 

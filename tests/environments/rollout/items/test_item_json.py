@@ -60,7 +60,7 @@ def test_an_item_that_holds_itself_is_refused():
 
 @pytest.mark.parametrize("field", ["item_id", "task_id", "id"])
 def test_an_id_that_is_no_text_to_a_record_is_refused_by_its_number(field):
-    with pytest.raises(DatasetError, match=r"item 2 has the id .* no UTF-8 text"):
+    with pytest.raises(DatasetError, match=r"item 2 has the id .* not UTF-8 text"):
         item_ids([{field: "a"}, {field: "half \ud83d"}])
     with pytest.raises(DatasetError, match=f"item 1 has an object of type object as its {field}"):
         item_ids([{field: object()}])

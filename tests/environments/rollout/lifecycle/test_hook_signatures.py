@@ -85,7 +85,7 @@ def test_a_hook_is_a_method():
 def test_a_name_that_is_nearly_a_hooks_is_named(written, meant, caplog):
     with caplog.at_level(logging.WARNING):
         made(**{written: lambda self, *args: None})
-    said = [f"Mine.{written} is no hook; if it is meant to be {meant}, rename it"]
+    said = [f"Mine.{written} is not a hook; if it is meant to be {meant}, rename it"]
     assert caplog.messages == (said if meant else [])
 
 

@@ -109,7 +109,7 @@ def test_what_another_process_met_anew_is_the_newest_and_somebodys_word():
     seen = WeightVersions(AgentEnvConfig(max_staleness=0))
     seen.restore(["a", "b", "c"])
     seen.merge([])
-    with pytest.raises(ConfigError, match="whoever plays says none"):
+    with pytest.raises(ConfigError, match="no completion names one"):
         seen.staleness(["c"])
     seen.merge(["b", "a"])
     assert seen.seen == ("c", "b", "a")
@@ -122,7 +122,7 @@ def test_what_another_process_met_anew_is_the_newest_and_somebodys_word():
 async def test_versions_that_only_an_earlier_process_met_are_nobodys_word():
     env = played_by(None, max_staleness=2)
     env.lifecycle.weight_versions.restore(["a"])
-    with pytest.raises(ConfigError, match="whoever plays says none"):
+    with pytest.raises(ConfigError, match="no completion names one"):
         await groups_of(env)
 
 
@@ -209,7 +209,7 @@ async def test_what_others_met_while_a_group_rolled_out_makes_it_old():
 
 
 async def test_the_first_group_of_weights_without_a_name_refuses_the_option():
-    with pytest.raises(ConfigError, match="whoever plays says none; use a server that does"):
+    with pytest.raises(ConfigError, match="no completion names one; use a server that does"):
         await groups_of(played_by(None, max_staleness=2))
 
 

@@ -67,7 +67,7 @@ def test_what_is_no_gradient_of_the_canaries_is_a_share_of_the_step(tokens, said
     decay = np.random.default_rng(2).standard_normal(step.shape)
     verdict = said_of(step + decay * np.linalg.norm(step) / np.linalg.norm(decay))
     assert not verdict.exact
-    assert verdict.findings[-1].startswith("71% of the step is no gradient")
+    assert verdict.findings[-1].startswith("71% of the step is not a gradient")
 
 
 def per(tokens, level, *numbers):

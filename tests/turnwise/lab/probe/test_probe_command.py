@@ -129,7 +129,7 @@ WRONG = [
     (["begin", "{here}/steps.py/new"], "cannot write"),
     (["begin", "{here}/new", "--lr", "inf"], "a learning rate is a number above 0"),
     (["step", "{here}/steps.py:leaving"], "the step failed: SystemExit: 0"),
-    (["read", "{here}", "{here}"], "is no folder of `turnwise doctor trainer begin`"),
+    (["read", "{here}", "{here}"], "is not a folder of `turnwise doctor trainer begin`"),
     (["read", "{here}/begun", "{here}"], "has no *.safetensors and no pytorch_model*.bin"),
     (["step", "exact"], "names no function"),
     (["step", "{here}/steps.py:none"], "has no function 'none'"),

@@ -70,7 +70,7 @@ WRONG = {
     ),
     "context": (
         trainer(lambda mask, advantages: advantages, before=[5, 6, 7, 8]),
-        "% of the step is no gradient of these tokens in their contexts",
+        "% of the step is not a gradient of these tokens in their contexts",
     ),
 }
 

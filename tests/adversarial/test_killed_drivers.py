@@ -47,13 +47,13 @@ asyncio.run(roll_out(Held))
     "server": """
 async def main():
     server = MCPToolset(name="held", command=sys.executable, args=tuple(sys.argv[1:]))
-    async with MCPServers([server]).opened(print):
+    async with MCPServers([server]).connect(print):
         pass
 asyncio.run(main())
 """,
     "check": """
-from turnwise.check.report import supervised
-supervised([sys.executable, *sys.argv[1:]], ["opens"], limit_s=600)
+from turnwise.check.report import run_supervised
+run_supervised([sys.executable, *sys.argv[1:]], ["opens"], limit_s=600)
 """,
     "installer": """
 from tools.sandbox.local import packages

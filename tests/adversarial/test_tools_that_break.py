@@ -56,7 +56,7 @@ def hangs_while_it_is_shown() -> Hanging:
 async def cancels_all_others(ctx: ToolContext) -> str:
     """Act."""
     for task in asyncio.all_tasks():
-        if "_result" in repr(task.get_coro()):
+        if task.get_coro().__qualname__ == "AgentLoop._run":
             task.cancel()
     await asyncio.sleep(0)
     return ""

@@ -21,49 +21,14 @@ from statistics import fmean, median
 
 from rich.console import Console
 
-from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.run.open_run import in_this_process
 from environments.run.process_run import process
 from tests.benchmarks.bench_client import canned_server
-from tools.registry import Toolset, tool
+from tests.benchmarks.bench_in_flight import InFlight
 from tools.sandbox.conformance.hosts import descendants, pss_bytes
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
-
-@tool
-def look(path: str, lines: int = 10) -> str:
-    """Look at a file.
-
-    Args:
-        path: of the file.
-        lines: how many.
-    """
-    return f"{path}: {lines} lines\n" * 20
-
-
-class Looking(AgentEnv):
-    """Calls of one tool, without a sandbox."""
-
-    name = "looking"
-    sandbox = "none"
-    tools = (Toolset("look", (look,)),)
-
-    def load_items(self):
-        return [{"id": str(index)} for index in range(self.config.total_steps)]
-
-    def format_prompt(self, item):
-        return f"Task {item['id']}. " + "The tests fail, find out why and repair it. " * 20
-
-    def respond(self, item, turn, ctx):
-        return None
-
-    def compute_reward(self, item, trajectory, ctx):
-        return float(ctx.seed % 2)
-
-    async def preflight(self, notify=None):
-        await self.lifecycle.check_policy()
 
 
 def costs():
@@ -134,7 +99,7 @@ def one_run(options):
         data_path_to_save_groups=str(options.out),
         shuffle=False,
     )
-    env = Looking(config, [ServerConfig(base_url=options.url, model_name="m")])
+    env = InFlight(config, [ServerConfig(base_url=options.url, model_name="m")])
     console = Console(file=io.StringIO())
     code = asyncio.run(process(env, console, open_source=opened))
     assert code == 0, console.file.getvalue()

@@ -31,7 +31,7 @@ from tools.waiting import side_by_side
 
 
 def opening_messages(prompt: Any, *, system: str | None, env: str) -> tuple[Message, ...]:
-    """Return the opening: text after the system prompt, or a list of messages unchanged."""
+    """Return the opening messages: the system prompt and a text prompt, or the given messages unchanged."""
     where = f"environment {env!r}: format_prompt"
     before = (Message(role="system", content=system),) if system and isinstance(prompt, str) else ()
     messages = (*before, *parse_messages(prompt, where))

@@ -535,7 +535,7 @@ def _arguments(function: Mapping[str, Any]) -> str:
 
 
 def _version_name(version: object) -> str | None:
-    """Return a version as one line; a digest distinguishes names that were changed."""
+    """Return a version as one short line; one that had to be changed ends in a digest of the original."""
     if not isinstance(version, str | int) or isinstance(version, bool):
         return None
     text = str(version).strip()

@@ -21,7 +21,7 @@ _MAX_TOOLS = 1000
 MAX_IGNORED, _MAX_NAME_CHARS = 20, 100
 _MAX_MODEL_CHARS, _MAX_REASON_CHARS = 1000, 1000
 NOT_RETRIED = {"x-should-retry": "false"}
-"""Header that stops retries of both clients."""
+"""Response header that keeps the clients of OpenAI and Anthropic from retrying."""
 
 
 class Refused(Exception):

@@ -18,7 +18,7 @@ from tools.sandbox.conformance.checks import Target
 from tools.sandbox.host.ownership import children
 
 _ENOUGH = 5
-"""After this many successful openings, more descriptors change nothing."""
+"""Successful openings after which no higher descriptor limit is tried."""
 _BEAT_S = 0.002
 
 

@@ -22,7 +22,7 @@ from tools.sandbox.inside.spawn import Program, fork, only_stdio, start
 
 CHUNK_BYTES = 1 << 18
 _LEASE_S, _MOST_LEASE_S = 0.5, 5.0
-"""Waits for a lease, until its holder is killed and until reading fails; the kernel waits 45 s."""
+"""Seconds to wait for a leased file before its holder is killed, and before the read fails."""
 _waited_s = 0.0
 
 # Preloaded for the programs that run here.

@@ -41,7 +41,7 @@ class Figures:
 class Comparison:
     arm: int
     times: float
-    """The reference's groups per step over this arm's."""
+    """Groups per step of the reference, divided by those of this arm: above 1, this arm needs fewer."""
     is_certain: bool
     """Whether the interval of ln(snr/snr_r), Holm-corrected, excludes 0."""
     more_groups: int | None

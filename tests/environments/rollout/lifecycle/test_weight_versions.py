@@ -9,7 +9,7 @@ from environments.config import AgentEnvConfig
 from environments.credit import credited
 from environments.rollout.lifecycle.weight_versions import WeightVersions
 from environments.testing import group_of
-from environments.trajectory import SEVERAL_VERSIONS, Message, Span, Turn, WeightSpan
+from environments.trajectory import SEVERAL_VERSIONS, Artefact, Message, Span, Turn, WeightSpan
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, chat
 from tests.environments.chat.versioned import Versioned, played_by
@@ -177,6 +177,13 @@ def test_only_the_siblings_that_are_too_old_are_withheld_and_still_compared_with
     assert (old.stale, fresh.stale) == (AGED, None)
     assert [turn.trained for turn in (*old.turns, *fresh.turns)] == [False] * 3 + [True] * 3
     assert (done.status, done.advantages) == ("ok", ((0.0,) * 3, whole.advantages[1]))
+
+
+def test_a_withheld_rollout_keeps_the_files_that_hooks_read():
+    (played,) = group_of([[1.0]]).trajectories
+    played = replace(played, artefacts=(Artefact(path="a", digest="d", size=1),), contents={"d": b"x"})
+    old = played.withhold("old")
+    assert (old.artefacts, old.contents) == (played.artefacts, played.contents)
 
 
 @pytest.mark.parametrize("estimator", ["turn_return", "grpo", "gigpo", "process_supervision"])

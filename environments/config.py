@@ -303,6 +303,11 @@ class AgentEnvConfig(Section):
     )
     max_turns: int = Field(default=10, ge=1, le=10_000, description="Model calls per rollout.")
     max_tokens_per_turn: int = Field(default=1024, ge=1, description="Tokens one model call may sample.")
+    on_cut: Literal["end", "respond"] = Field(
+        default="end",
+        description="What follows a turn without tool calls that max_tokens_per_turn cut. end: the rollout "
+        "ends. respond: the reply of `respond`; without one the rollout ends.",
+    )
     token_budget: int = Field(default=16_384, ge=1, description="Tokens one rollout may sample in all.")
     max_token_length: int = Field(
         default=32768, ge=16, description="Tokens one training row may have; a rollout stops before it."

@@ -294,7 +294,8 @@ class AgentLoop:
             return StopReason.ENDED
         if sampled.had_no_room:
             return StopReason.CONTEXT_OVERFLOW
-        if not turn.message.tool_calls and turn.finish_reason == "length":
+        is_answered = self.budget.on_cut == "respond" and turn.replies
+        if not turn.message.tool_calls and turn.finish_reason == "length" and not is_answered:
             return StopReason.TOKEN_BUDGET
         if not turn.message.tool_calls and not turn.replies:
             return StopReason.COMPLETED

@@ -39,6 +39,7 @@ class Budget:
     max_turns: int
     """Acts; turns of kind `summary` do not count."""
     max_tokens_per_turn: int
+    on_cut: Literal["end", "respond"] = "end"
     token_budget: int
     max_row_tokens: int
     """A completion that would make its row longer is discarded; one that was cut at this limit is kept. Both
@@ -76,6 +77,7 @@ def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env
     return Budget(
         max_turns=smaller.max_turns,
         max_tokens_per_turn=smaller.max_tokens_per_turn,
+        on_cut=config.on_cut,
         token_budget=smaller.token_budget,
         max_row_tokens=smaller.max_token_length,
         timeout_s=smaller.rollout_timeout_s,

@@ -184,6 +184,31 @@ async def test_respond_is_asked_after_a_turn_that_was_cut_and_the_budget_wins():
     assert trajectory.turns[-1].replies[0].content == "why?"
 
 
+LONG = "long " * 100
+ANSWERED = {"max_tokens_per_turn": 16, "on_cut": "respond"}
+
+
+async def test_a_cut_turn_may_be_answered_and_the_rollout_continues():
+    trajectory = await played(made(world("why?", plays=(LONG, "done")), **ANSWERED))
+    assert [turn.finish_reason for turn in trajectory.turns] == ["length", "stop"]
+    assert trajectory.stop_reason is StopReason.COMPLETED
+
+
+async def test_the_row_closes_an_answered_cut_turn_outside_its_span_and_mask():
+    env = made(world("why?", plays=(LONG, "done")), **ANSWERED)
+    (row,) = credited_rows(env.credit(await env.rollout_group(TASK, 1)))
+    first, second = row.turns
+    between = env.renderer.decode(row.tokens[first.span.end : second.span.start])
+    assert between == "<|im_end|>\n<|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\n"
+    trained = [index for index, token in enumerate(row.mask) if token != IGNORED]
+    assert trained == [*range(first.span.start, first.span.end), *range(second.span.start, second.span.end)]
+
+
+async def test_a_cut_turn_without_a_reply_ends_the_rollout():
+    trajectory = await played(made(world(plays=(LONG,)), **ANSWERED))
+    assert trajectory.stop_reason is StopReason.TOKEN_BUDGET
+
+
 async def test_a_slow_reply_uses_up_the_rollouts_time_and_is_kept():
     async def respond(self, item, turn, ctx):
         await asyncio.sleep(0.3)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
-from environments.trajectory import StopReason
+from environments.trajectory import Message, StopReason
 from tests.environments.rollout.looped import RENDERER, ROOMY, looped
 from tests.tables import cases
 from tools.errors import ContextOverflow, PolicyError, SandboxUnavailable, ToolError
@@ -58,8 +58,8 @@ def playing(*messages):
     return ScriptedPolicy(script, skill=1.0, renderer=RENDERER)
 
 
-async def run(policy, *, budget=ROOMY, calls=None):
-    return await looped(policy, (calls or Calls()).toolset, budget=budget)
+async def run(policy, *, budget=ROOMY, calls=None, respond=None):
+    return await looped(policy, (calls or Calls()).toolset, budget=budget, respond=respond)
 
 
 ADD = call("add", {"a": 2, "b": 3})
@@ -268,6 +268,16 @@ async def test_a_turn_that_was_cut_for_want_of_room_is_kept_and_overflows(what, 
     )
     expected = StopReason.CONTEXT_OVERFLOW if short else StopReason.COMPLETED
     assert (loop.stop_reason, turns[-1].span.end) == (expected, length - short)
+
+
+async def test_a_turn_that_was_cut_for_want_of_room_overflows_though_cut_turns_are_answered():
+    async def respond(turn):
+        return (Message(role="user", content="why?"),)
+
+    _, turns = await run(playing(say("word " * 50)))
+    policy = Capped(say("word " * 50), room=turns[-1].span.end - 1)
+    loop, turns = await run(policy, budget=replace(ROOMY, on_cut="respond"), respond=respond)
+    assert (loop.stop_reason, len(turns)) == (StopReason.CONTEXT_OVERFLOW, 1)
 
 
 async def test_a_full_row_ends_the_rollout_before_the_next_turn_is_paid():

@@ -99,6 +99,13 @@ async def test_auto_says_what_it_found(server, asked, said):
     assert said in await found(asked, tokenizer=tokenizer, **server)
 
 
+async def test_the_only_model_is_taken_and_named_and_gives_the_chat_format():
+    server = {"model_name": "default", "family": None}
+    model = "deepseek-r1-distill-qwen"
+    said = f"its only model {model}; it gets token ids (completions, chat format chatml)"
+    assert said in await found(server, kind="vllm", model=model)
+
+
 async def test_the_window_is_a_setting():
     async with running_server(mock(made(), kind="vllm")) as base_url:
         credited = await group_from(made(servers=[asking(base_url, context_tokens=16)], **OWN))
@@ -176,6 +183,6 @@ async def test_serve_refuses_a_server_of_text_alone_at_its_start():
     async with running_server(app) as base_url:
         env = made(servers=[ServerConfig(base_url=base_url, model_name="scripted")], credit_view="turn_rows")
         with pytest.raises(
-            ConfigError, match=r"is llama\.cpp; it is asked by messages, and gives no token ids"
+            ConfigError, match=r"is llama\.cpp; it is asked by messages: .*, and gives no token ids"
         ):
             await serve(env, Console())

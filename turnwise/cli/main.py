@@ -110,6 +110,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "Run",
         runs_env=True,
     ),
+    "smol": LazyCommand(
+        "turnwise.cli.smol:command",
+        "Serve a small language model from a GGUF on this machine, and print the flags to use.",
+        "Run",
+    ),
     "view": LazyCommand(
         "turnwise.cli.view:command",
         "Show a rollout JSONL or a run: one HTML file, or --text in the terminal.",

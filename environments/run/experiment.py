@@ -60,7 +60,7 @@ NOT_COUNTED = WHERE_WRITTEN | frozenset({
 OF_A_SERVER = frozenset({
     "server_type", "family", "context_tokens", "temperature", "top_p", "extra_body",
 })  # fmt: skip
-OF_A_SECOND_MODEL = ("model_name", "temperature", "top_p", "max_tokens", "extra_body")
+OF_A_SECOND_MODEL = ("temperature", "top_p", "max_tokens", "extra_body")
 OF_TRAINING = ("group_size", "min_group_size")
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
 """Credit can be recomputed; waits, addresses and secrets do not change recorded values."""
@@ -80,7 +80,7 @@ def origin_of(
 
     `more_files` are counted too: files that another process with this environment has loaded.
     """
-    config = env.config
+    config, parts = env.config, env.lifecycle.parts
     settings = _settings(config)
     if evaluation:
         settings = {name: text for name, text in settings.items() if name not in OF_TRAINING}
@@ -92,8 +92,11 @@ def origin_of(
     }
     second_models = {
         f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
-        for server in env.lifecycle.parts.second_servers
+        for server in parts.second_servers
         for name in OF_A_SECOND_MODEL
+    } | {
+        f"{server.section} model_name": stable_text(parts.second_models.name_of(server.section))[:_LONG]
+        for server in parts.second_servers
     }
     dataset = config.dataset_path
     # A dataset that the environment generates is covered by its code and items.
@@ -103,7 +106,7 @@ def origin_of(
         policy=env.policy_name,
         estimator=env.estimator,
         estimator_params=recorded_params(
-            env.estimator, preset=config.estimator_preset, params=env.lifecycle.parts.estimator_params
+            env.estimator, preset=config.estimator_preset, params=parts.estimator_params
         ),
         experiment={
             "turnwise": turnwise_version(),

@@ -16,7 +16,7 @@ from environments.run.worker_pool import run_whole
 from turnwise.check.check_run import NAMES, run_checks
 from turnwise.check.checked_env import CheckedEnv
 from turnwise.check.report import PARTS, Report, Result, part_lines, run_supervised
-from turnwise.cli.env_command import EnvCall, EnvCommand, with_proxies
+from turnwise.cli.env_command import EnvCall, EnvCommand, with_variables
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
 _ARGS = "turnwise.check.args"
@@ -70,7 +70,7 @@ def command(call: EnvCall, items: int, report: Path, **_: Any) -> int:
     checked = CheckedEnv(
         env_cls=call.env_cls,
         config=settings.env,
-        servers=with_proxies(settings.second),
+        servers=with_variables(settings.second),
         items=items,
         report=Report(report),
     )

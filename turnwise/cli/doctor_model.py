@@ -11,7 +11,7 @@ import click
 
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import check_server, model_names
+from environments.policy.inference.server_kind import check_server
 from environments.policy.rendering.chatml import EMBEDDED, Renderer, load_tokenizer
 from environments.policy.rendering.families import (
     TEXT_FAMILIES,
@@ -21,13 +21,12 @@ from environments.policy.rendering.families import (
 )
 from tools.errors import ConfigError
 from tools.plain_text import one_line, public_url
-from turnwise.cli.env_command import with_proxies
+from turnwise.cli.env_command import with_variables
 from turnwise.cli.settings import Overrides, Settings, merge_settings, split_overrides
 from turnwise.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}
 _FLAGS = "turnwise.doctor.flags"
-_UNNAMED = ServerConfig().model_name
 _SECRETS = frozenset({"api_key", "proxy"})
 _DECIDED = frozenset({"base_url", "model_name", "server_type", "family", "context_tokens"})
 
@@ -85,18 +84,18 @@ def _merge(flags: Overrides, options: dict[str, str | None]) -> Settings:
 
 
 async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
-    config, given = settings.env, settings.servers[0]
+    config, (given,) = settings.env, with_variables(settings.servers)
     server = ModelServer(
         base_url=str(given.base_url),
         api_key=given.api_key or "none",
         request_timeout_s=config.request_timeout_s,
         tries=2,
-        proxy=with_proxies([given])[0].proxy,
+        proxy=given.proxy,
+        key_name=given.api_key_env or "",
     )
     try:
-        model = await _choose_model(server, given.model_name)
+        model = await check_server(server, given.model_name)
         renderer, why_not = _load_renderer(given.family, model, config.tokenizer_name)
-        await check_server(server, model)
         click.echo(f"asking {one_line(model)}", err=True)
         checked = CheckedModel(
             server=server,
@@ -109,7 +108,7 @@ async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
             extra_body=given.extra_body,
         )
         with _quiet_policies():
-            return await check_model(checked), _own_flags(given)
+            return await check_model(checked), _own_flags(settings.servers[0])
     finally:
         await server.aclose()
 
@@ -123,16 +122,6 @@ def _quiet_policies() -> Generator[None]:
         yield
     finally:
         logger.setLevel(logging.NOTSET)
-
-
-async def _choose_model(server: ModelServer, named: str) -> str:
-    if named != _UNNAMED:
-        return named
-    names = await model_names(server)
-    if len(names) > 1 and named not in names:
-        shown = ", ".join(sorted(names)[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-        raise ConfigError(f"{server.base_url} has {len(names)} models; name one with --model: {shown}")
-    return names[0] if len(names) == 1 else named
 
 
 def _load_renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:

@@ -1,20 +1,29 @@
 """Base of the commands on one environment: the argument ENV, its settings and its help."""
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 import click
 
 from environments.base_env import AgentEnv
-from environments.config import BARE, AgentEnvConfig, ModelServerConfig, ServerConfig, server_configs
+from environments.config import (
+    BARE,
+    AgentEnvConfig,
+    ModelServerConfig,
+    ServerConfig,
+    ServerT,
+    server_configs,
+    with_keys,
+)
 from environments.policy.base import Policy
 from environments.rollout.hooks import Hooks
 from environments.run.console_streams import robust_console
@@ -51,7 +60,6 @@ _PASS_ON = (
     "write `def __init__(self, *args, **kwargs)` with `super().__init__(*args, **kwargs)`, or use "
     "`setup` instead"
 )
-ServerT = TypeVar("ServerT", bound=ModelServerConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +91,7 @@ class EnvCall:
                 is named without a server.
         """
         self._refuse_no_server(servers)
-        cls, servers = self.env_cls, with_proxies(servers)
+        cls, servers = self.env_cls, with_variables(servers)
         own = {} if policy is None else {"policy": policy}
         try:
             inspect.signature(cls).bind(config, servers, **own)
@@ -238,6 +246,11 @@ class EnvCommand(click.Command):
             estimator = estimator or config.estimator or env_cls.default_estimator
         explained = config if section == "env" else SECTIONS[section][0]()
         return setting_help(explained, name, estimator=estimator or "turn_return")
+
+
+def with_variables(servers: Sequence[ServerT]) -> list[ServerT]:
+    """Return the servers with keys and proxies of the process environment."""
+    return with_proxies(with_keys(servers, os.environ))
 
 
 def with_proxies(servers: Sequence[ServerT]) -> list[ServerT]:

@@ -34,6 +34,8 @@ SET_ELSEWHERE: Mapping[str, str] = {
     "token_ids": _IDS_ARE_SENT,
     "prompt_token_ids": _IDS_ARE_SENT,
 }
+UNNAMED_MODEL = "default"
+"""Stands for the only model of a server."""
 _SHAPES_NOTHING = frozenset({
     "cache_salt", "data_parallel_rank", "extra_key", "kv_transfer_params", "metadata", "priority",
     "prompt_cache_key", "request_id", "return_weight_versions", "rid", "routed_dp_rank", "safety_identifier",

@@ -42,6 +42,8 @@ class ModelServer:
     longest_wait_s: float = 30.0
     proxy: str | None = field(default=None, repr=False)
     """A URL; None or `none` connects directly, whatever the process environment says."""
+    key_name: str = ""
+    """The environment variable that the key was read from."""
     _new_client: Callable[[], HttpClient] = field(init=False, repr=False)
     _client: HttpClient = field(init=False, repr=False)
     _lanes: "_Lanes | None" = field(init=False, repr=False, default=None)
@@ -59,6 +61,13 @@ class ModelServer:
         tls = tls_context() if encrypted else None
         self._new_client = partial(HttpClient, where, proxy=through, tls=tls)
         self._client = self._new_client()
+
+    @property
+    def key_hint(self) -> str:
+        if self.key_name:
+            return f"the key is that of {self.key_name}"
+        hint = "set api_key_env, the environment variable that has the key"
+        return f"{'no key was sent' if self.api_key in ('', 'none') else 'the key is api_key'}; {hint}"
 
     @property
     def chat_url(self) -> str:

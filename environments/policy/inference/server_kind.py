@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import orjson
 
-from environments.policy.inference.dialect import Dialect
+from environments.policy.inference.dialect import UNNAMED_MODEL, Dialect
 from environments.policy.inference.http_client import (
     IncompleteError,
     NoAnswerError,
@@ -121,7 +121,8 @@ class ServedModel:
         return self.model
 
     async def check(self) -> None:
-        await check_server(self.server, self.model)
+        """Check the server, and choose its only model if none is named."""
+        self.model = await check_server(self.server, self.model)
 
     async def aclose(self) -> None:
         await self.server.aclose()
@@ -141,11 +142,12 @@ class ServedModel:
         tried = f" ({tried})" if tried else ""
         if isinstance(error, NoAnswerError):
             return f"gave no answer{tried}: {error}"
-        return f"answered {error.status}{tried}: {error.reason}"
+        key = f"; {self.server.key_hint}" if error.status == 401 else ""
+        return f"answered {error.status}{tried}: {error.reason}{key}"
 
 
-async def check_server(server: ModelServer, model: str) -> None:
-    """Check that the server is usable.
+async def check_server(server: ModelServer, model: str) -> str:
+    """Check that the server is usable. Return the model's name, for an unnamed one that of the only model.
 
     Asks `GET /models`. If that is missing, broken or empty, the server is accepted when it properly refuses
     an empty `POST /chat/completions`; its model is not verified then.
@@ -160,30 +162,28 @@ async def check_server(server: ModelServer, model: str) -> None:
         raise _not_openai(url, str(error)) from error
     except StatusError as error:
         if error.status in (401, 403):
-            raise _refusal(url, error) from error
-        await _check_chat(server, None if error.status == 404 else _refusal(url, error))
-        return
+            raise _refusal(server, error) from error
+        await _check_chat(server, None if error.status == 404 else _refusal(server, error))
+        return model
     except NoAnswerError as error:
         raise _unreachable(url, error) from error
     models = _models_in(page)
     if models:
         # ollama adds `:latest`; OpenRouter accepts suffixes such as `:nitro`.
         wanted = {model, f"{model}:latest", model.rpartition(":")[0] or model}
-        if not any(name in wanted or name.endswith(f"/{model}") for name in models):
-            more = f" and {len(models) - 10} more" if len(models) > 10 else ""
-            listed = ", ".join(one_line(name) for name in sorted(models)[:10])
-            raise ConfigError(f"{url} has no model {model!r}; it has {listed}{more}")
-        return
+        if any(name in wanted or name.endswith(f"/{model}") for name in models):
+            return model
+        if model == UNNAMED_MODEL and len(models) == 1:
+            return models[0]
+        more = f" and {len(models) - 10} more" if len(models) > 10 else ""
+        listed = ", ".join(one_line(name) for name in sorted(models)[:10]) + more
+        if model == UNNAMED_MODEL:
+            raise ConfigError(f"{url} has {len(models)} models; set model_name to one of them: {listed}")
+        raise ConfigError(f"{url} has no model {model!r}; it has {listed}")
     wrong = _not_openai(url, f"its /models is {start_of(orjson.dumps(page))}")
     await _check_chat(server, wrong if models is None else None)
     _LOG.info("%s does not list its models; whether it has %r shows with the first answer", url, model)
-
-
-async def model_names(server: ModelServer) -> list[str]:
-    try:
-        return _models_in(await _json(server, "/models")) or []
-    except (StatusError, NoAnswerError):
-        return []
+    return model
 
 
 async def _json(server: ModelServer, path: str, *, at_root: bool = False) -> object:
@@ -261,8 +261,8 @@ async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
             if error.status in (400, 422):
                 return
             if error.status < 500:
-                raise _refusal(url, error) from error
-            problem = problem or _refusal(url, error)
+                raise _refusal(server, error) from error
+            problem = problem or _refusal(server, error)
         except NoAnswerError as error:
             raise problem or _unreachable(url, error) from error
         else:
@@ -278,9 +278,10 @@ def _not_openai(url: str, what: str) -> ConfigError:
     return ConfigError(f"{url} does not speak the OpenAI API{_hint(url)}; {what}")
 
 
-def _refusal(url: str, error: StatusError) -> ConfigError:
+def _refusal(server: ModelServer, error: StatusError) -> ConfigError:
+    url = server.base_url
     if error.status in (401, 403):
-        return ConfigError(f"{url} refuses the API key ({error.status}): {error.reason}")
+        return ConfigError(f"{url} refuses the API key ({error.status}): {error.reason}; {server.key_hint}")
     return (ServerAway if is_transient(error) else ConfigError)(
         f"{url} answered {error.status}: {error.reason}"
     )

@@ -282,7 +282,8 @@ class Lifecycle:
         else:
             await self._check_item_sandboxes(notify)
         await (self._servers_back(notify) if self._waits else self.check_policy())
-        for line in () if self.parts.served is None else self.parts.served.found:
+        served = () if self.parts.served is None else self.parts.served.found
+        for line in (*served, *self.parts.second_models.found):
             notify(line)
         for role in () if self.parts.policy is None else self.roles_by_script():
             notify(f"the {role} is scripted (scripted_{role}): --{role}.base_url names a model server")

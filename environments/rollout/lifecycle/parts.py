@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from environments.config import (
@@ -15,7 +16,7 @@ from environments.config import (
 )
 from environments.credit import GroupRules, describe, missing_outcome_of, read_params
 from environments.policy.base import Policy, validate_policy
-from environments.policy.inference.dialect import shaping_fields
+from environments.policy.inference.dialect import UNNAMED_MODEL, shaping_fields
 from environments.policy.inference.http_client import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.second_models import SecondModels
@@ -181,12 +182,18 @@ def _text_model(config: AgentEnvConfig, server: SecondModelConfig) -> "TextModel
 def _model_server(config: AgentEnvConfig, server: ModelServerConfig) -> "ModelServer":
     from environments.policy.inference.model_server import ModelServer  # noqa: PLC0415
 
+    if server.api_key_env is not None and not server.has_key:
+        raise ConfigError(
+            f"api_key_env={server.api_key_env!r} is read by commands; in a program give "
+            f"api_key=os.environ[{server.api_key_env!r}]"
+        )
     return ModelServer(
         base_url=str(server.base_url),
         api_key=server.api_key or "none",
         request_timeout_s=config.request_timeout_s,
         max_concurrency=server.num_max_requests_at_once,
         proxy=server.proxy,
+        key_name=server.api_key_env or "",
     )
 
 
@@ -208,7 +215,9 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
     from environments.policy.chat import ChatPolicy  # noqa: PLC0415
     from environments.policy.server_policy import ServerPolicy  # noqa: PLC0415
 
-    own_renderer, no_renderer = _own_renderer(config, server)
+    load = partial(_own_renderer, config, server)
+    is_named = server.model_name != UNNAMED_MODEL or server.family is not None
+    own_renderer, no_renderer = load(server.model_name) if is_named else (None, "")
     kind, _, wire = server.server_type.partition("_")
     chat = ChatPolicy(
         server=_model_server(config, server),
@@ -225,11 +234,12 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
         token_wire=wire or None,
         renderer=own_renderer,
         no_renderer=no_renderer,
+        load_renderer=None if is_named else load,
         context_tokens=server.context_tokens,
     )
 
 
-def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Renderer | None, str]":
+def _own_renderer(config: AgentEnvConfig, server: ServerConfig, model: str) -> "tuple[Renderer | None, str]":
     """Return the renderer of the model's own ids, or None and the reason.
 
     Raises:
@@ -255,7 +265,7 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
                 "its tokenizer.json, or a Hugging Face name)"
             )
         tokenizer = config.tokenizer_name
-        return load_renderer(family=server.family, model_name=server.model_name, tokenizer_name=tokenizer), ""
+        return load_renderer(family=server.family, model_name=model, tokenizer_name=tokenizer), ""
     except ConfigError as error:
         if server.server_type != "auto" or isinstance(error, TokenizerError):
             raise

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig, ModelServerConfig
+from environments.config import AgentEnvConfig, ModelServerConfig, ServerT, with_keys
 from environments.run.experiment import environment_files, has_file
 from environments.run.group_source import Finishing
 from environments.run.loading import load_file
@@ -21,7 +21,6 @@ from tools.errors import ConfigError
 _MAIN = "__main__"
 _OF_A_FILE = "turnwise_file_"
 """Prefix of modules that `load_file` creates for files without an importable name."""
-ServerT = TypeVar("ServerT", bound=ModelServerConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,11 @@ class WorkerJob:
         known, loaded = packages_distributions(), {name.partition(".")[0] for name in list(sys.modules)}
         return cls(
             config=env.config,
-            servers=(*env.servers, *env.lifecycle.parts.second_servers),
+            servers=tuple(
+                # A worker reads the variable itself, so that no message has the key.
+                server if server.api_key_env is None else server.model_copy(update={"api_key": "none"})
+                for server in (*env.servers, *env.lifecycle.parts.second_servers)
+            ),
             finishing=options.finishing,
             packages=tuple(sorted({package for name in loaded for package in known.get(name, ())})),
             files={name: str(path) for name, path in environment_files(env).items()},
@@ -92,7 +95,7 @@ class EnvSpec:
         dataset = job.config.dataset_path
         if root and dataset is not None and os.path.isfile(root + dataset):  # noqa: PTH113
             job = replace(job, config=job.config.model_copy(update={"dataset_path": root + dataset}))
-        return env_cls(job.config, job.servers), job
+        return env_cls(job.config, with_keys(job.servers, os.environ)), job
 
 
 def shares(job: WorkerJob, count: int) -> list[WorkerJob]:

@@ -99,6 +99,13 @@ async def test_auto_says_what_it_found(server, asked, said):
     assert said in await found(asked, tokenizer=tokenizer, **server)
 
 
+async def test_the_only_model_is_taken_and_named_and_gives_the_chat_format():
+    server = {"model_name": "default", "family": None}
+    model = "deepseek-r1-distill-qwen"
+    said = f"its only model {model}; it gets token ids (completions, chat format chatml)"
+    assert said in await found(server, kind="vllm", model=model)
+
+
 async def test_the_window_is_a_setting():
     async with running_server(mock(made(), kind="vllm")) as base_url:
         credited = await group_from(made(servers=[asking(base_url, context_tokens=16)], **OWN))

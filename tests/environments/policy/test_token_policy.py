@@ -256,6 +256,18 @@ async def test_a_server_that_says_that_the_prompt_is_too_long_overflows():
             await asking.complete(REQUEST)
 
 
+async def test_a_wire_that_is_switched_off_says_what_to_switch_on():
+    async def refuse(request):
+        return error(403, "Scale-out endpoints are disabled.")
+
+    app = Starlette(routes=[Route("/inference/v1/generate", refuse, methods=["POST"])])
+    async with running_server(app) as base_url:
+        asking = token_policy(base_url, ("vllm", "generate"))
+        with pytest.raises(PolicyError, match=r"answered 403: .* disabled\.; .*--enable-scale-out"):
+            await asking.complete(REQUEST)
+        await asking.aclose()
+
+
 async def test_a_wire_that_is_not_there_says_what_to_switch_on():
     async with served(("sglang", "generate")) as there:
         base_url = there.server.base_url

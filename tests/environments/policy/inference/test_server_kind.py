@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 from environments.policy.inference.chat_reply import logprobs_warning
+from environments.policy.inference.dialect import UNNAMED_MODEL
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.server_kind import ServerFacts, examine_server
 from tests.environments.policy.chat_server import chat_policy, failed, ok, served
@@ -160,6 +161,22 @@ async def test_the_check_says_what_is_wrong_with_the_server(models, problem):
         with pytest.raises(ConfigError, match=problem) as caught:
             await policy.check()
     assert "\n" not in str(caught.value)
+
+
+async def test_an_unnamed_model_is_the_only_one_of_its_server():
+    async with served(ok(), models=JSONResponse({"data": [{"id": "one/b"}]}), model=UNNAMED_MODEL) as (
+        _,
+        policy,
+    ):
+        await policy.check()
+    assert policy.model == "one/b"
+
+
+async def test_an_unnamed_model_of_several_is_refused_with_their_names():
+    listed = JSONResponse({"data": [{"id": "b"}, {"id": "a"}]})
+    async with served(ok(), models=listed, model=UNNAMED_MODEL) as (_, policy):
+        with pytest.raises(ConfigError, match="has 2 models; set model_name to one of them: a, b"):
+            await policy.check()
 
 
 async def test_the_check_accepts_a_server_without_a_model_list_that_refuses_an_empty_request():

@@ -74,6 +74,10 @@ class TemplateRenderer:
         self._read_calls: ReadCalls = reader or read_hermes_calls
         self._opens_thought = self._open(()).rstrip().endswith(THINK[0])
 
+    @property
+    def markers(self) -> Mapping[str, int]:
+        return self._tokenizer.markers
+
     @cached_property
     def longest_token(self) -> int:
         return self._tokenizer.longest_token()

@@ -219,6 +219,7 @@ class ChatPolicy(ServedModel):
             logprobs=None,
             exact=False,
             prompt_tokens=sampled.usage.get("prompt_tokens"),
+            sampled_tokens=sampled.usage.get("completion_tokens"),
             weight_version=sampled.weight_version,
             sampling=self.sampling,
         )

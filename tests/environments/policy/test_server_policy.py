@@ -9,16 +9,20 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from environments.config import ServerConfig
+from environments.credit.ledger import ledger
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
+from environments.record.totals import Summary
 from environments.rollout.agent_loop import opening_messages
 from environments.run.process_run import process
 from environments.serve.serving import serve
 from environments.trajectory import StopReason
 from tests.environments.policy.token_server import ALL_WIRES, server_type_of
 from tests.environments.write_file import ITEMS, group_from, made
+from tests.equipment.quirky_server import Quirk, QuirkyServer
 from tests.equipment.running_server import running_server
+from tests.equipment.server_quirks import quirks_named
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -173,6 +177,28 @@ async def test_a_turn_that_is_cut_where_the_window_ends_ends_its_rollout_there()
 
 def prompt_of(env):
     return opening_messages(env.format_prompt(ITEMS[0]), system=env.system_prompt, env=env.name)
+
+
+async def test_tokens_of_text_are_counted_by_the_server_in_record_ledger_and_summary(tmp_path):
+    def count(reply):
+        reply["usage"] |= {"prompt_tokens": 39, "completion_tokens": 24}
+
+    path = tmp_path / "r.jsonl"
+    server = QuirkyServer(mock(made()), [*quirks_named(["llamacpp-no-ids"]), Quirk(replies=count)])
+    async with running_server(server) as base_url:
+        env = made(servers=[asking(base_url)], data_path_to_save_groups=str(path))
+        assert await process(env, Console()) == 0
+    credited, *_ = read_groups(path)
+    turns = [turn for trajectory in credited.group.trajectories for turn in trajectory.turns]
+    assert {(turn.prompt_tokens, turn.sampled_tokens) for turn in turns} == {(39, 24)}
+    assert {entry.tokens for entries in ledger(credited) for entry in entries} == {24}
+    summary = Summary()
+    summary.add(credited)
+    numbers = summary.values()
+    assert (numbers["tokens"]["approximate"], numbers["tokens"]["prompts"]) == (
+        24 * len(turns),
+        39 * len(turns),
+    )
 
 
 async def test_serve_refuses_a_server_of_text_alone_at_its_start():

@@ -634,6 +634,9 @@ class SummariserConfig(SecondModelConfig):
     section = "summariser"
 
 
+_ServerType = Literal["auto", "chat", "vllm", "vllm_generate", "sglang", "sglang_chat", "llama.cpp"]
+
+
 class ServerConfig(ModelServerConfig):
     """One model server of the policy; without a `base_url` the scripted agent plays."""
 
@@ -654,12 +657,12 @@ class ServerConfig(ModelServerConfig):
         description="Most requests in flight at once, one connection each; refused above the process's limit "
         "of open files.",
     )
-    server_type: Literal["auto", "chat", "vllm", "vllm_generate", "sglang", "sglang_chat"] = Field(
+    server_type: _ServerType = Field(
         default="auto",
         description="API of the server. chat: messages, over /chat/completions. The others send token ids, "
         "which needs the model's own --env.tokenizer_name: vllm over /v1/completions, vllm_generate over "
         "/inference/v1/generate, sglang over /generate, sglang_chat over /v1/chat/completions with "
-        "input_ids. auto: detected, and logged.",
+        "input_ids, llama.cpp over /completion. auto: detected, and logged.",
     )
     family: str | None = Field(
         default=None,

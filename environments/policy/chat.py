@@ -113,7 +113,7 @@ class ChatPolicy(ServedModel):
     def warn_text_only(self) -> None:
         self._warn_once(
             "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
-            "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
+            "trainer can learn from them; send ids to vLLM, SGLang or llama.cpp, see --openai.server_type"
         )
 
     async def _sample(self, request: CompletionRequest) -> SampledMessage:

@@ -12,7 +12,8 @@ import orjson
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.chat_reply import logprobs_warning
-from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts, examine_server
+from environments.policy.inference.dialect import UNCUT
+from environments.policy.inference.server_kind import TEXT_BY_MESSAGES, ServerFacts, examine_server
 from environments.policy.inference.token_wires import WIRES, TokenWire
 from environments.policy.rendering.chatml import Renderer
 from environments.policy.rendering.families import detect_family
@@ -22,7 +23,7 @@ from tools.errors import ConfigError, PolicyError, ServerAway
 from tools.plain_text import one_line
 
 _LOG = logging.getLogger(__name__)
-ServerType = Literal["auto", "chat", "vllm", "sglang"]
+ServerType = Literal["auto", "chat", "vllm", "sglang", "llama.cpp"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,7 +51,7 @@ class ServerPolicy:
 
     @property
     def text_only(self) -> bool:
-        return self.facts.kind in TEXT_ONLY
+        return self._decided is self.chat and self.facts.kind in TEXT_BY_MESSAGES
 
     async def complete(self, request: CompletionRequest) -> Completion:
         policy = self._decided or await self._decide_in_a_rollout()
@@ -94,16 +95,19 @@ class ServerPolicy:
         numbers = [int(each) for each in re.findall(r"\d+", self.facts.version or "")[:2]]
         if self.facts.kind == "vllm" and numbers >= [0, 33]:
             self.chat.extra_body = {**self.chat.extra_body, "return_weight_versions": True}
+        if self.facts.kind == "llama.cpp":
+            self.chat.neutral = UNCUT
         wire, how = self._way()
         model = f", its only model {one_line(self.name)}" if self._has_one_model else ""
         self.found = f"{url} is {self.facts}{model}; {how}"
-        if self.text_only:
+        by_messages = wire is None or self.renderer is None
+        if by_messages and self.facts.kind in TEXT_BY_MESSAGES:
             self.chat.warn_text_only()
         elif (problem := logprobs_warning(self.chat.sampling, self.facts)) is not None:
             _LOG.warning("%s: %s", url, problem)
         if wire is None or self.renderer is None:
             return self.chat
-        return TokenPolicy(
+        policy = TokenPolicy(
             server=self.chat.server,
             model=self.chat.model,
             renderer=self.renderer,
@@ -114,6 +118,8 @@ class ServerPolicy:
             context_tokens=self.context_tokens,
             logprobs_mode=self.facts.logprobs_mode,
         )
+        await policy.check_stop_ids()
+        return policy
 
     def _way(self) -> tuple[TokenWire | None, str]:
         kind = self.facts.kind

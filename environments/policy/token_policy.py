@@ -31,8 +31,10 @@ from environments.policy.row_prompt import (
     with_token_limit,
 )
 from environments.trajectory import Completion, Message
-from tools.errors import ContextOverflow, PolicyError
+from tools.errors import ConfigError, ContextOverflow, PolicyError, ServerAway
 
+_FORCED = 10_000
+"""A logit bias above which no other token is sampled."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -117,6 +119,35 @@ class TokenPolicy(ServedModel):
             weight_spans=reply.weight_spans,
             sampling={**self.sampling, **mode},
         )
+
+    async def check_stop_ids(self) -> None:
+        """Force each stop id once, where a server ends turns at its model's end tokens alone.
+
+        Raises:
+            ConfigError: if a stop id does not end a turn.
+        """
+        for stop_id in () if self.wire.has_stop_ids else self.stop_ids:
+            asked = TokenRequest(
+                model=self.model,
+                prompt_json=(b"%d" % stop_id,),
+                prompt_tokens=1,
+                max_tokens=1,
+                seed=0,
+                stop_ids=(),
+                sampling={"logit_bias": [[stop_id, _FORCED]]},
+            )
+            try:
+                reply = await self._ask(asked)
+            except PolicyError as error:
+                raise ServerAway(
+                    f"whether the id {stop_id} ends a turn could not be tried: {error}"
+                ) from error
+            if reply.finish_reason != "stop":
+                raise ConfigError(
+                    f"{self._url}: the id {stop_id} ends a turn in the chat format {self.renderer.name}, but "
+                    f"is no end token of the model; name another --openai.family, or ask by messages with "
+                    f"--openai.server_type chat"
+                )
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
         return count_tokens(await self._prompt(request), request)

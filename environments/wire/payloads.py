@@ -147,7 +147,7 @@ def refuse_text_only(servers: Sequence[str]) -> None:
     if servers:
         raise ConfigError(
             f"{servers[0]}, and gives no token ids, so a trainer would learn from tokens that were never "
-            f"sampled; use vLLM or SGLang, or accept it with --env.allow_approximate_tokens"
+            f"sampled; send ids to vLLM, SGLang or llama.cpp, or set --env.allow_approximate_tokens"
         )
 
 

@@ -11,8 +11,9 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import Any, Literal, cast
 
+from environments.policy.inference.dialect import UNCUT
 from environments.policy.inference.http_client import IncompleteError, list_in, mapping, start_of
-from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts
+from environments.policy.inference.server_kind import ServerFacts
 from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message, WeightSpan
 from tools.calls import ToolCall
 from tools.json_input import JsonError, check_weight, collector_paused, read_exact_json, read_json
@@ -58,6 +59,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "logit_bias": (None, {}),
 }
+_LOGPROBS_OF: Mapping[str, str] = {"sglang": "SGLang", "llama.cpp": "llama.cpp"}
 _AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
 
 
@@ -310,16 +312,18 @@ def remove_row(content: bytes, row_json: bytes) -> bytes | None:
 
 
 def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
-    reshaping = [name for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral[0]) not in neutral]
+    known = {name: (None, value) for name, value in UNCUT.items()} if facts.kind == "llama.cpp" else {}
+    known |= _NEUTRAL
+    reshaping = [name for name, neutral in known.items() if sampling.get(name, neutral[0]) not in neutral]
     if facts.kind == "sglang":
         reshaping = [name for name in reshaping if name in _AFTER_LOGPROBS]
     processed = str(facts.logprobs_mode).startswith("processed")
-    if not reshaping or processed or facts.kind in TEXT_ONLY:
+    if not reshaping or processed:
         return None
     shown = ", ".join(f"{name} {sampling[name]}" for name in reshaping)
-    if facts.kind == "sglang":
+    if (name := _LOGPROBS_OF.get(facts.kind)) is not None:
         return (
-            f"{shown}: SGLang's logprobs are those before this, so a trainer's ratios are off; leave it out"
+            f"{shown}: {name}'s logprobs are those before this, so a trainer's ratios are off; leave it out"
         )
     server = "vLLM's" if facts.kind == "vllm" else "the server's"
     return (

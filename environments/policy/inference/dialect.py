@@ -13,7 +13,7 @@ from tools.errors import PolicyError
 from tools.json_input import JsonError, read_json
 
 _TOKENS_ARE_ASKED_FOR = "token ids and logprobs are asked for where a server has them"
-_IDS_ARE_SENT = "ids are sent with --openai.server_type vllm or sglang"
+_IDS_ARE_SENT = "ids are sent with --openai.server_type vllm, sglang or llama.cpp"
 SET_ELSEWHERE: Mapping[str, str] = {
     "messages": "format_prompt of the environment writes them",
     "model": "set --openai.model_name",
@@ -41,6 +41,12 @@ _SHAPES_NOTHING = frozenset({
     "prompt_cache_key", "request_id", "return_weight_versions", "rid", "routed_dp_rank", "safety_identifier",
     "service_tier", "store", "stream_options", "user",
 })  # fmt: skip
+UNCUT: Mapping[str, Any] = {
+    "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "top_n_sigma": -1.0, "xtc_probability": 0.0,
+    "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "dry_multiplier": 0.0,
+    "dynatemp_range": 0.0, "mirostat": 0, "adaptive_target": -1.0,
+}  # fmt: skip
+"""Settings with which llama.cpp samples from the model's whole distribution, which its defaults cut."""
 _STATUSES = frozenset({400, 403, 404, 422, 500, 501})
 """llama.cpp answers 500 for an unsupported field."""
 _DEEPEST = 6

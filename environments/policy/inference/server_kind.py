@@ -26,7 +26,10 @@ from tools.json_input import JsonError, read_json
 from tools.plain_text import one_line
 
 ServerKind = Literal["vllm", "sglang", "llama.cpp", "ollama", "openai", "mistral", "openrouter", "unknown"]
-TEXT_ONLY: frozenset[ServerKind] = frozenset({"llama.cpp", "ollama", "openai", "mistral", "openrouter"})
+TEXT_BY_MESSAGES: frozenset[ServerKind] = frozenset(
+    {"llama.cpp", "ollama", "openai", "mistral", "openrouter"}
+)
+"""Servers that give no token ids when they are asked by messages."""
 _BY_OWNER: Mapping[str, ServerKind] = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -115,6 +118,8 @@ class ServedModel:
     temperature: float = 1.0
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    neutral: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Settings that change no distribution: sent, unless the user sets them, and not recorded."""
 
     @property
     def name(self) -> str:
@@ -132,7 +137,7 @@ class ServedModel:
     ) -> bytes:
         sampling = {"temperature": self.temperature, "top_p": self.top_p}
         fields = dialect.fields(sampling, seed=seed, max_tokens=max_tokens)
-        return request_body({"model": self.model, **fields, **self.extra_body}, lists)
+        return request_body({"model": self.model, **self.neutral, **fields, **self.extra_body}, lists)
 
     def describe_failure(self, error: StatusError | NoAnswerError) -> str:
         tried = f"tried {self.server.tries} times" if is_transient(error) else ""

@@ -21,6 +21,7 @@ from environments.policy.inference.chat_reply import (
     read_weight_version,
     token_pairs,
 )
+from environments.policy.inference.dialect import UNCUT
 from environments.policy.inference.http_client import list_in, mapping
 from environments.trajectory import WeightSpan
 from tools.plain_text import one_line
@@ -128,6 +129,8 @@ class TokenWire:
     body: Callable[[TokenRequest], bytes]
     read: Callable[[bytes, TokenRequest], TokenReply]
     absent: str
+    has_stop_ids: bool = True
+    """Whether a request names the ids that end a turn; else only the model's own end tokens do."""
 
 
 def _join_body(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
@@ -293,6 +296,44 @@ def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
     return _sglang_reply(token_ids, {**meta, "finish_reason": finish})
 
 
+# llama.cpp's `/completion`.
+
+
+def _llama_cpp_body(request: TokenRequest) -> bytes:
+    fields = {
+        "n_predict": request.max_tokens,
+        "seed": request.seed,
+        "n_probs": 1,
+        "post_sampling_probs": False,
+        "return_tokens": True,
+        "response_fields": ["tokens", "completion_probabilities", "tokens_evaluated", *_LLAMA_CPP_STOP],
+    }
+    return _join_body("prompt", request, {**UNCUT, **request.more, **request.sampling, **fields})
+
+
+def _read_llama_cpp(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = read_object(content)
+    check_prompt_tokens(field_of(reply, "tokens_evaluated", int), request)
+    token_ids = read_sampled_ids(reply.get("tokens"), request, "tokens")
+    entries = [mapping(entry) for entry in field_of(reply, "completion_probabilities", list) or ()]
+    how, text = (field_of(reply, name, str) for name in _LLAMA_CPP_STOP)
+    if how == "word":
+        # A stop string's tokens lose their logprobs, so they leave the turn, and no later prompt has them.
+        token_ids = token_ids[: len(entries)]
+        if not token_ids:
+            raise ReplyError(f"the turn is the stop string {text!r} alone, which llama.cpp gives no logprobs")
+    check_same_ids([entry.get("id") for entry in entries], token_ids)
+    return TokenReply(
+        token_ids=token_ids,
+        logprobs=require_logprobs([entry.get("logprob") for entry in entries], len(token_ids)),
+        finish_reason={"eos": "stop", "word": "stop", "limit": "length"}.get(how or ""),
+        stopped_by=text if how == "word" else token_ids[-1] if how == "eos" else None,
+        weight_version=None,
+    )
+
+
+_LLAMA_CPP_STOP = ("stop_type", "stopping_word")
+
 WIRES: Mapping[tuple[str, str], TokenWire] = {
     ("vllm", "completions"): TokenWire(
         path="/completions",
@@ -320,6 +361,14 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
         body=_sglang_chat_body,
         read=_read_sglang_chat,
         absent="it has no /chat/completions; is it SGLang?",
+    ),
+    ("llama.cpp", "completion"): TokenWire(
+        path="/completion",
+        at_root=True,
+        body=_llama_cpp_body,
+        read=_read_llama_cpp,
+        absent="llama.cpp has /completion beside /v1; is it llama.cpp?",
+        has_stop_ids=False,
     ),
 }
 """Wires by (server kind, wire name); the first of a kind is its default."""

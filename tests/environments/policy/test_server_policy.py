@@ -209,6 +209,6 @@ async def test_serve_refuses_a_server_of_text_alone_at_its_start():
     async with running_server(app) as base_url:
         env = made(servers=[ServerConfig(base_url=base_url, model_name="scripted")], credit_view="turn_rows")
         with pytest.raises(
-            ConfigError, match=r"is llama\.cpp; it is asked by messages, and gives no token ids"
+            ConfigError, match=r"is llama\.cpp; it is asked by messages: .*, and gives no token ids"
         ):
             await serve(env, Console())

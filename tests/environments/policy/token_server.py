@@ -20,7 +20,8 @@ TERMINAL = ToolSpec(
     description="Run a “command”.",
     parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
 )
-ALL_WIRES = sorted(WIRES)
+ALL_WIRES = sorted(wire for wire in WIRES if wire[0] != "llama.cpp")
+"""Those of the mock server; tests/turnwise/cli/test_smol.py has llama.cpp itself."""
 
 
 def token_policy(base_url, wire, *, renderer=RENDERER, model="scripted", **settings):

@@ -116,9 +116,8 @@ PLAIN = {"temperature": 1.0, "top_p": 1.0}
         (PLAIN | {"top_k": -1, "stop": ["x"]}, VLLM),
         (PLAIN | {"temperature": 0.5}, SGLANG),
         (PLAIN | {"temperature": 0.5}, ServerFacts(kind="vllm", logprobs_mode="processed_logprobs")),
-        (PLAIN | {"temperature": 0.5}, ServerFacts(kind="ollama")),
     ],
-    ids=["plain", "neutral", "sglang", "processed", "text-only"],
+    ids=["plain", "neutral", "sglang", "processed"],
 )
 def test_logprobs_of_what_is_sampled_are_no_problem(sampling, facts):
     assert logprobs_warning(sampling, facts) is None
@@ -135,8 +134,9 @@ def test_logprobs_of_what_is_sampled_are_no_problem(sampling, facts):
         ),
         (PLAIN | {"top_p": 0.9, "top_k": 5}, SGLANG, "top_p 0.9, top_k 5: SGLang's"),
         (PLAIN | {"repetition_penalty": 1.1}, ServerFacts(), "repetition_penalty 1.1: the server's"),
+        (PLAIN | {"repeat_penalty": 1.1}, ServerFacts(kind="llama.cpp"), "repeat_penalty 1.1: llama.cpp's"),
     ],
-    ids=["vllm", "raw", "sglang", "unknown"],
+    ids=["vllm", "raw", "sglang", "unknown", "llama.cpp"],
 )
 def test_settings_that_logprobs_do_not_follow_are_named_with_what_to_change(sampling, facts, named):
     assert named in logprobs_warning(sampling, facts)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import orjson
 import pytest
 
@@ -19,6 +21,7 @@ REQUEST = TokenRequest(
 )
 COMPLETIONS, GENERATE = WIRES["vllm", "completions"], WIRES["vllm", "generate"]
 SGLANG, SGLANG_CHAT = WIRES["sglang", "generate"], WIRES["sglang", "chat"]
+LLAMA_CPP = WIRES["llama.cpp", "completion"]
 
 
 def completions(**changes):
@@ -63,9 +66,21 @@ def sglang_chat(**changes):
     return {"choices": [choice | changes], "usage": {"prompt_tokens": 3}}
 
 
-REPLIES = [(COMPLETIONS, completions), (GENERATE, generate), (SGLANG, sglang), (SGLANG_CHAT, sglang_chat)]
+def llama_cpp(**changes):
+    entries = [{"id": 11, "logprob": -0.1}, {"id": 2, "logprob": -0.30000000000000004}]
+    given = {"tokens": [11, 2], "completion_probabilities": entries, "tokens_evaluated": 3}
+    return {**given, "stop_type": "eos", "stopping_word": "", **changes}
+
+
+REPLIES = [
+    (COMPLETIONS, completions),
+    (GENERATE, generate),
+    (SGLANG, sglang),
+    (SGLANG_CHAT, sglang_chat),
+    (LLAMA_CPP, llama_cpp),
+]
 each_wire = pytest.mark.parametrize(
-    ("wire", "reply"), REPLIES, ids=["completions", "generate", "sglang", "sglang-chat"]
+    ("wire", "reply"), REPLIES, ids=["completions", "generate", "sglang", "sglang-chat", "llama.cpp"]
 )
 
 
@@ -144,6 +159,22 @@ def test_sglang_has_what_shapes_sampling_in_one_place():
     assert (body["input_ids"], body["return_logprob"]) == ([5, 6, 7], True)
 
 
+def test_llama_cpp_samples_from_the_whole_distribution():
+    body = orjson.loads(LLAMA_CPP.body(replace(REQUEST, sampling={"temperature": 1.0, "top_p": 1.0})))
+    sent = {name: body[name] for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")}
+    assert sent == {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0}
+
+
+def test_a_setting_of_the_user_goes_before_that_of_llama_cpps_whole_distribution():
+    assert orjson.loads(LLAMA_CPP.body(REQUEST))["top_k"] == 3
+
+
+def test_the_tokens_of_a_stop_string_whose_logprobs_llama_cpp_drops_leave_the_turn():
+    stopped = llama_cpp(tokens=[11, 2, 12, 13], stop_type="word", stopping_word="I")
+    given = read(LLAMA_CPP, stopped)
+    assert (given.token_ids, given.finish_reason, given.stopped_by) == ((11, 2), "stop", "I")
+
+
 REFUSED = [
     ("no-json", COMPLETIONS, b"{", "no JSON"),
     ("list", COMPLETIONS, b"[]", "no completion"),
@@ -185,6 +216,15 @@ REFUSED = [
     ),
     ("shifted-sglang", SGLANG, sglang(output_token_logprobs=[[-1, 2, None]] * 2), "token 0 is of 2"),
     ("pairs", SGLANG, sglang(output_token_logprobs=[-1, -2]), "not a list of (logprob, id, text)"),
+    ("one-short-llama", LLAMA_CPP, llama_cpp(tokens=[11, 2, 3]), "2 logprobs for 3 token ids"),
+    ("shifted-llama", LLAMA_CPP, llama_cpp(tokens=[2, 2]), "token 0 is of 11"),
+    ("counted-llama", LLAMA_CPP, llama_cpp(tokens_evaluated=4), "saw 4 prompt tokens; 3 were sent"),
+    (
+        "stop-string-alone",
+        LLAMA_CPP,
+        llama_cpp(completion_probabilities=[], stop_type="word", stopping_word="I"),
+        "the turn is the stop string 'I' alone",
+    ),
     ("abort", COMPLETIONS, completions(finish_reason="abort"), "gave up (finish_reason 'abort')"),
     (
         "abort-sglang",

@@ -95,6 +95,7 @@ async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
     )
     try:
         model = await check_server(server, given.model_name)
+        tokenizer = None if config.tokenizer_name == EMBEDDED else load_tokenizer(config.tokenizer_name)
         renderer, why_not = _load_renderer(given.family, model, config.tokenizer_name)
         click.echo(f"asking {one_line(model)}", err=True)
         checked = CheckedModel(
@@ -103,6 +104,7 @@ async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
             family=given.family,
             renderer=renderer,
             no_renderer=why_not,
+            tokenizer=tokenizer,
             tokenizer_name=config.tokenizer_name,
             context_tokens=given.context_tokens,
             extra_body=given.extra_body,
@@ -130,7 +132,6 @@ def _load_renderer(family: str | None, model: str, tokenizer_name: str) -> tuple
         validate_family(family)
     if tokenizer_name == EMBEDDED:
         return None, ""  # the default, which no model uses
-    load_tokenizer(tokenizer_name)
     try:
         return load_renderer(family=family, model_name=model, tokenizer_name=tokenizer_name), ""
     except ConfigError as error:

@@ -5,10 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tokenizers import Tokenizer
+
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import ServerFacts, examine_server
+from environments.policy.inference.server_kind import (
+    TEXTS,
+    ServerFacts,
+    examine_server,
+    refuse_other_tokenizer,
+)
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.rendering.chatml import ChatMLRenderer, Renderer
 from environments.policy.rendering.families import detect_family, family_names, read_text_calls
@@ -56,6 +63,7 @@ class CheckedModel:
     renderer: Renderer | None = None
     """The model's chat format and tokenizer; None if not named or not available."""
     no_renderer: str = ""
+    tokenizer: Tokenizer | None = None
     tokenizer_name: str = "embedded"
     context_tokens: int | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -121,7 +129,8 @@ class _Check:
         else:
             await self._check_conversation(policy, opening, text_family=family)
             await self._check_long_prompt(policy)
-        if self.checked.renderer is not None:
+        await self._check_tokenizer()
+        if self.checked.renderer is not None and not self._is_no("tokenizer"):
             await self._check_token_wires(self.checked.renderer)
         self._check_chat_format(opening)
         return self._conclude(opening, family)
@@ -244,6 +253,16 @@ class _Check:
             f"--openai.context_tokens {counted}"
         )
         return self.add(name, "no", f"cut in silence: {counted} tokens of {_LONG_WORDS} words", advice)
+
+    async def _check_tokenizer(self) -> None:
+        of = self.checked
+        try:
+            if of.tokenizer and await refuse_other_tokenizer(
+                of.server, of.model, self.facts.kind, of.tokenizer
+            ):
+                self.add("tokenizer", "ok", f"{len(TEXTS)} texts have the server's ids")
+        except TurnwiseError as error:
+            self.add("tokenizer", "no", str(error))
 
     async def _check_token_wires(self, renderer: Renderer) -> None:
         checked = self.checked

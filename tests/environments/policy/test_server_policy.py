@@ -7,6 +7,8 @@ from rich.console import Console
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase
 
 from environments.config import ServerConfig
 from environments.credit.ledger import ledger
@@ -133,6 +135,16 @@ def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(serv
         made(servers=[asking("http://127.0.0.1:9/v1", **server)], **fields)
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+async def test_a_server_with_another_tokenizer_is_refused_at_the_start(tmp_path):
+    vocabulary = Tokenizer.from_file(f"{FOLDER}/tokenizer.json")
+    vocabulary.normalizer = Lowercase()
+    vocabulary.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(
+        ConfigError, match=r"is not the tokenizer of http.*: 'Hello, world!' has from token 0 on"
+    ):
+        await found({}, tokenizer=str(tmp_path), kind="vllm")
 
 
 async def test_a_server_of_another_kind_is_refused_at_the_start():

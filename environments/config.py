@@ -666,8 +666,9 @@ class ServerConfig(ModelServerConfig):
     )
     family: str | None = Field(
         default=None,
-        description="Chat format of the model, for token ids and for tool calls in text: chatml, or a name "
-        "from `turnwise doctor model --families`. Unset: by the model's name.",
+        description="Chat format of the model, for token ids and for tool calls in text: chatml, a name from "
+        "`turnwise doctor model --families`, or template, which renders with the tokenizer's own chat "
+        "template. Unset: by the model's name, and template where that fits none.",
     )
     context_tokens: int | None = Field(
         default=None,

@@ -19,6 +19,7 @@ from environments.policy.inference.server_kind import (
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.rendering.chatml import ChatMLRenderer, Renderer
 from environments.policy.rendering.families import detect_family, family_names, read_text_calls
+from environments.policy.row_prompt import TOOLS_IN_PROMPT, dropped_tools
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
@@ -127,6 +128,7 @@ class _Check:
         if isinstance(opening, str):
             self.add("chat", "no", opening, "is it the right --model?" if "404" in opening else "")
         else:
+            await self._check_tools(policy, opening)
             await self._check_conversation(policy, opening, text_family=family)
             await self._check_long_prompt(policy)
         await self._check_tokenizer()
@@ -139,6 +141,7 @@ class _Check:
         checked, renderer = self.checked, self.checked.renderer
         tokens: Literal["exact", "text", "none"] = "exact"
         how = ["--openai.server_type chat", *([f"--openai.family {text_family}"] if text_family else [])]
+        how += ["--openai.tools prompt"] if self._is_no("tools") else []
         if self.wires and renderer is not None and not self._is_no("read alike"):
             kind, wire = self.wires[0]
             tokenizer = shlex.quote(checked.tokenizer_name)
@@ -197,6 +200,7 @@ class _Check:
             self.add("tool calls", "no", f"as text, in the format {text_family}", advice)
         elif not results:
             advice = f"a model that was taught tools, and a server that reads its calls: {_PARSER}"
+            advice = "" if self._is_no("tools") else advice
             self.add("tool calls", "not seen", "the model called nothing", advice)
             return
         else:
@@ -209,6 +213,16 @@ class _Check:
             self.add("user after a result", "no", interrupted, advice)
         else:
             self.add("user after a result", "ok", "taken")
+
+    async def _check_tools(self, policy: ChatPolicy, opening: Completion) -> None:
+        plain = await _ask(policy, _OPENING, tools=(), max_tokens=16)
+        counts = [_prompt_tokens(each) for each in (opening, plain) if not isinstance(each, str)]
+        if len(counts) < 2 or None in counts:
+            self.add("tools", "not seen", "the server does not count the tokens of a prompt")
+        elif counts[0] == counts[1]:
+            self.add("tools", "no", dropped_tools(counts[0] or 0), TOOLS_IN_PROMPT)
+        else:
+            self.add("tools", "ok", f"{counts[0]} prompt tokens with a tool, {counts[1]} without")
 
     def _check_tokens(self, opening: Completion) -> None:
         if not opening.exact:
@@ -242,7 +256,7 @@ class _Check:
             return self.add(name, "ok", f"{_LONG_WORDS} words are refused as too long")
         except TurnwiseError as error:
             return self.add(name, "no", str(error))
-        counted = len(long.prompt_ids) if long.exact else long.prompt_tokens
+        counted = _prompt_tokens(long)
         if counted is None:
             return self.add(name, "not seen", "taken; the server does not count its tokens")
         if counted >= _LONG_WORDS:
@@ -337,6 +351,10 @@ async def _ask(
         except TurnwiseError as error:
             reason = str(error)
     return reason
+
+
+def _prompt_tokens(completion: Completion) -> int | None:
+    return len(completion.prompt_ids) if completion.exact else completion.prompt_tokens
 
 
 def _family_of_calls(message: Message) -> str | None:

@@ -181,6 +181,29 @@ def without_thoughts(reply):
         reply["prompt_token_ids"] = ids[:start] + ids[ids.index(think) + 1 :]
 
 
+async def test_tools_that_the_template_drops_are_named_with_the_setting_that_helps():
+    def count(reply):
+        reply["usage"]["prompt_tokens"] = 39
+
+    def call_nothing(reply):
+        choice = reply["choices"][0]
+        choice["message"] |= {"content": "Sunny.", "tool_calls": []}
+        choice["finish_reason"] = "stop"
+
+    examination, findings = await examined(
+        "llamacpp-no-ids", Quirk(replies=count), Quirk(replies=call_nothing)
+    )
+    assert findings["tools"].seen == "its template drops them, 39 prompt tokens with and without"
+    assert "--openai.tools prompt" in findings["tools"].advice
+    assert findings["tool calls"].advice == ""
+    assert "--openai.tools prompt" in examination.flags
+
+
+async def test_tools_that_are_in_the_prompt_make_it_longer():
+    _, findings = await examined()
+    assert findings["tools"].verdict == "ok"
+
+
 def cut(reply):
     reply["usage"]["prompt_tokens"] = min(reply["usage"]["prompt_tokens"], 4096)
 

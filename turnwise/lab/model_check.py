@@ -67,6 +67,7 @@ class CheckedModel:
     tokenizer: Tokenizer | None = None
     tokenizer_name: str = "embedded"
     context_tokens: int | None = None
+    tools_in_prompt: bool = False
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def chat(self) -> ChatPolicy:
@@ -76,6 +77,7 @@ class CheckedModel:
             renderer=ChatMLRenderer.embedded(),
             extra_body=self.extra_body,
             family=self.family,
+            tools_in_prompt=self.tools_in_prompt,
         )
 
 

@@ -26,7 +26,8 @@ from environments.policy.inference.dialect import (
 from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, run_rendering
-from environments.policy.rendering.families import detect_family, read_text_calls
+from environments.policy.rendering.families import HERMES, detect_family, read_text_calls
+from environments.policy.rendering.tools_in_prompt import write_tools
 from environments.policy.row_prompt import (
     ToolUse,
     min_prompt_tokens,
@@ -55,6 +56,8 @@ class ChatPolicy(ServedModel):
     context_tokens: int | None = None
     family: str | None = None
     """The model's chat format, for tool calls in its text; None: derived from its name."""
+    tools_in_prompt: bool = False
+    """Write tools, calls and results as text; otherwise the server's chat template does."""
     sampling: dict[str, Any] = field(init=False, repr=False)
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
     _gives_ids: bool = field(init=False, repr=False, default=False)
@@ -64,7 +67,7 @@ class ChatPolicy(ServedModel):
 
     def __post_init__(self) -> None:
         self.sampling = sampling_of(self.temperature, self.top_p, self.extra_body)
-        self.family = self.family or detect_family(self.model)
+        self.family = HERMES if self.tools_in_prompt else self.family or detect_family(self.model)
         self._tool_use = ToolUse(self.server.chat_url)
 
     @property
@@ -200,8 +203,10 @@ class ChatPolicy(ServedModel):
             _LOG.warning("%s %s", self.server.chat_url, text)
 
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
-        lists = {"messages": _encode_messages(request.messages, dialect.reasoning_field)}
-        if request.tools:
+        in_prompt = self.tools_in_prompt
+        messages = write_tools(request.messages, request.tools) if in_prompt else request.messages
+        lists = {"messages": _encode_messages(messages, dialect.reasoning_field)}
+        if request.tools and not in_prompt:
             lists["tools"] = [tool.json() for tool in request.tools]
         return self.encode_body(lists, dialect, seed=request.seed, max_tokens=request.max_tokens)
 

@@ -98,6 +98,9 @@ class ServerPolicy:
         if self.facts.kind == "llama.cpp":
             self.chat.neutral = UNCUT
         wire, how = self._way()
+        asked = self.chat if wire is None else self.renderer
+        if getattr(asked, "tools_in_prompt", False):
+            how += ", tools in the prompt"
         model = f", its only model {one_line(self.name)}" if self._has_one_model else ""
         self.found = f"{url} is {self.facts}{model}; {how}"
         by_messages = wire is None or self.renderer is None

@@ -149,8 +149,10 @@ def _registrations(distribution: Distribution) -> Iterator[InstalledEnvironment]
 SHIPPED: Mapping[str, str] = {
     "code_debug": "Find and fix the bug in a Python function; a reward for every turn.",
     "harbor_tasks": "Tasks in Harbor's format, from a folder; their own tests judge in fresh machines.",
+    "higher_lower": "Find a number from 1 to 7 in three guesses; a small language model learns it.",
     "judged_writing": "Write a short text and revise it; a judge scores every draft.",
     "long_math": "Audit a ledger longer than the window; what the context loses is lost.",
+    "quiz": "Say the bigger of two numbers, eight times; a noisy judge; for small language models.",
     "retail": "Serve a shop's customer under a policy; the database at the end decides.",
     "sales_chat": "Sell in a chat: the customer answers, upvotes, buys or leaves; no tools.",
     "stations": "Press the right key at each sign; small enough to be learned in seconds.",

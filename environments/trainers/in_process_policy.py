@@ -12,8 +12,6 @@ from environments.policy.row_prompt import Prompt, name_calls, new_messages, ren
 from environments.trajectory import Completion
 from tools.errors import PolicyError
 
-_GATHERED_S = 0.003
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -38,9 +36,17 @@ Sample = Callable[[Wanted], Awaitable[Sampled]]
 class Batches:
     """Samples turns that siblings request at the same time in batches."""
 
-    def __init__(self, sample: Callable[[Sequence[Wanted]], Sequence[Sampled]], *, size: int = 64) -> None:
+    def __init__(
+        self,
+        sample: Callable[[Sequence[Wanted]], Sequence[Sampled]],
+        *,
+        size: int = 64,
+        gather_s: float = 0.003,
+    ) -> None:
+        """`gather_s` is the time that a batch waits for further requests."""
         self._sample = sample
         self._size = size
+        self._gather_s = gather_s
         self._waiting: list[tuple[Wanted, asyncio.Future[Sampled]]] = []
         self._worker: asyncio.Task[None] | None = None
 
@@ -53,7 +59,7 @@ class Batches:
 
     async def _work(self) -> None:
         while self._waiting:
-            await asyncio.sleep(_GATHERED_S)
+            await asyncio.sleep(self._gather_s)
             taken = self._waiting[: self._size]
             del self._waiting[: self._size]
             batch = [(wanted, answer) for wanted, answer in taken if not answer.done()]

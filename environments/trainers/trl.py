@@ -7,10 +7,8 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from threading import Thread
 from typing import Any, Self, TypeVar
 
@@ -18,7 +16,6 @@ import torch
 from accelerate.utils import gather, gather_object
 from datasets import Dataset
 from transformers.trainer_callback import ExportableState, TrainerCallback
-from trl.generation import vllm_generation
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -28,8 +25,9 @@ from environments.policy.rendering.families import load_renderer
 from environments.rollout.hooks import writes
 from environments.rollout.items.tasks import GroupTask
 from environments.trainers.completion_columns import COUNTED, StepColumns, step_columns
-from environments.trainers.in_process_policy import Batches, InProcessPolicy, Sample, Sampled, Wanted
+from environments.trainers.in_process_policy import InProcessPolicy
 from environments.trainers.settings import Exact, check_grpo_config, inexact
+from environments.trainers.trl_sampling import MAX_CACHE_BYTES, RowCache, sampler_of
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError, RunError
 
@@ -49,6 +47,7 @@ class Rollouts:
         tokenizer: str = EMBEDDED_TOKENIZER,
         family: str | None = None,
         name: str = "trl",
+        max_cache_bytes: int = MAX_CACHE_BYTES,
     ) -> None:
         """Create the environment without opening it.
 
@@ -57,12 +56,14 @@ class Rollouts:
             tokenizer: the model's: `embedded`, a folder, or a Hugging Face name.
             family: the model's chat format; by default chosen by the tokenizer's name.
             name: the policy's name in the record.
+            max_cache_bytes: keys and values that the model keeps of a step's rollouts between their turns.
 
         Raises:
             UsageError: if an argument is unknown or invalid.
         """
         self._renderer = load_renderer(family=family, model_name=tokenizer, tokenizer_name=tokenizer)
         self._policy = InProcessPolicy(self._renderer, name=name)
+        self._cache = RowCache(max_cache_bytes)
         self.env = env(policy=self._policy)
         if writes(self.env, "next_items"):
             raise ConfigError(
@@ -97,7 +98,7 @@ class Rollouts:
         config = accelerator.unwrap_model(trainer.model).config.get_text_config()
         window = getattr(config, "max_position_embeddings", None)
         self._policy.use(
-            sampler_of(trainer, self._renderer.stop_ids),
+            sampler_of(trainer, self._renderer.stop_ids, self._cache),
             weight_version=f"step-{trainer.state.global_step}",
             context_tokens=(args.use_vllm and args.vllm_max_model_length) or window,
         )
@@ -108,7 +109,10 @@ class Rollouts:
                 f"TRL asked for rollouts of other than whole groups of {size}: leave its sampler and its "
                 f"evaluation as they are, and see `turnwise evaluate`"
             )
-        self.groups = self._opened.run(self._roll_out(item_ids, size, _share(len(item_ids), trainer)))
+        try:
+            self.groups = self._opened.run(self._roll_out(item_ids, size, _share(len(item_ids), trainer)))
+        finally:
+            self._cache.clear()  # the optimizer needs the memory
         self.step = step = StepColumns.join(gather_object([step_columns(self.groups, rows=size)]))
         self.counts += step.counts
         if not step.counts["ok"] and not step.counts["no_credit"]:
@@ -312,129 +316,3 @@ async def _cancel_others() -> None:
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
-
-
-# --- sampling: in TRL's own process, or by the vLLM that TRL keeps -------------------------------------
-
-
-def sampler_of(trainer: Any, stop_ids: Collection[int]) -> Sample:
-    """Return a `GRPOTrainer`'s sampler: its model, or the vLLM that it uses."""
-    accelerator = trainer.accelerator
-    if trainer.use_vllm:
-        by = _sample_by_server if trainer.vllm_generation.mode == "server" else _sample_by_engine
-        sample = partial(by, engine=trainer.vllm_generation, stop_ids=[*stop_ids])
-    else:
-        model = accelerator.unwrap_model(trainer.model)
-        sample = partial(sample_batch, model=model, stop_ids=stop_ids, autocast=accelerator.autocast)
-
-    def on_device(batch: Sequence[Wanted]) -> Sequence[Sampled]:
-        # Turns are sampled in a thread, and new threads use the first device.
-        with torch.cuda.device(accelerator.device) if accelerator.device.type == "cuda" else nullcontext():
-            return sample(batch)
-
-    return Batches(on_device)
-
-
-@torch.no_grad()
-def sample_batch(
-    batch: Sequence[Wanted],
-    *,
-    model: Any,
-    stop_ids: Collection[int],
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> list[Sampled]:
-    """Sample one turn per prompt at temperature 1, up to and including the first stop token.
-
-    Unlike `model.generate`, this ignores the model's `generation_config` (top_k, penalties), so that
-    log-probabilities are those of the loss, which is computed in `autocast`.
-    """
-    was_training = model.training
-    model.eval()
-    try:
-        with autocast():
-            return _sample(batch, model, frozenset(stop_ids))
-    finally:
-        model.train(was_training)
-
-
-def _sample(batch: Sequence[Wanted], model: Any, stop_ids: frozenset[int]) -> list[Sampled]:
-    width = max(len(wanted.prompt_ids) for wanted in batch)
-    padding = [width - len(wanted.prompt_ids) for wanted in batch]
-    rows = [[0] * pad + list(wanted.prompt_ids) for pad, wanted in zip(padding, batch, strict=True)]
-    seen = [[0] * pad + [1] * (width - pad) for pad in padding]
-    ids, attention = (torch.tensor(each, device=model.device) for each in (rows, seen))
-    positions = (attention.cumsum(-1) - 1).clamp(min=0)
-    found: list[tuple[list[int], list[float]]] = [([], []) for _ in batch]
-    going = set(range(len(batch)))
-    cache: Any = None
-    while True:
-        output = model(
-            input_ids=ids,
-            attention_mask=attention,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache = output.past_key_values
-        tokens, logprobs = _draw(output.logits[:, -1], [wanted.draws.random() for wanted in batch])
-        for row in sorted(going):
-            token_ids, of_tokens = found[row]
-            token_ids.append(tokens[row])
-            of_tokens.append(logprobs[row])
-            if tokens[row] in stop_ids or len(token_ids) == batch[row].max_tokens:
-                going.remove(row)
-        if not going:
-            return [Sampled(token_ids=tuple(each), logprobs=tuple(of)) for each, of in found]
-        ids = torch.tensor(tokens, device=model.device)[:, None]
-        attention = torch.cat([attention, torch.ones_like(ids)], dim=1)
-        positions = positions[:, -1:] + 1
-
-
-def _draw(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Return each row's token at its draw among the cumulative probabilities, and its log-probability."""
-    log_p = torch.log_softmax(logits.float(), dim=-1)
-    mass = log_p.double().exp().cumsum(-1)
-    reached = torch.tensor(draws, dtype=mass.dtype, device=mass.device) * mass[:, -1]
-    tokens = torch.searchsorted(mass, reached[:, None], right=True).clamp(max=mass.shape[-1] - 1)
-    return tokens[:, 0].tolist(), log_p.gather(1, tokens)[:, 0].tolist()
-
-
-def _sample_by_server(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> list[Sampled]:
-    """Send one request per turn: token limits and seeds differ."""
-
-    def one(wanted: Wanted) -> Sampled:
-        # By default the client samples at temperature 1 from the unchanged distribution.
-        given = engine.vllm_client.generate(
-            [[*wanted.prompt_ids]],
-            max_tokens=wanted.max_tokens,
-            generation_kwargs=_ends_and_seed(wanted, stop_ids),
-        )
-        return _read(given["completion_ids"][0], given["logprobs"][0])
-
-    with ThreadPoolExecutor(len(batch)) as pool:
-        return list(pool.map(one, batch))
-
-
-def _sample_by_engine(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> list[Sampled]:
-    outputs = engine.llm.generate(
-        [{"prompt_token_ids": [*wanted.prompt_ids]} for wanted in batch],
-        sampling_params=[
-            vllm_generation.SamplingParams(
-                max_tokens=wanted.max_tokens, logprobs=0, **_ends_and_seed(wanted, stop_ids)
-            )
-            for wanted in batch
-        ],
-        use_tqdm=False,
-    )
-    logprobs, _ = vllm_generation.extract_logprobs(outputs)
-    return [_read(each.outputs[0].token_ids, of) for each, of in zip(outputs, logprobs, strict=True)]
-
-
-def _ends_and_seed(wanted: Wanted, stop_ids: list[int]) -> dict[str, Any]:
-    # Only the chat format's stop tokens end a turn; a model's `eos_token` may be another.
-    return {"stop_token_ids": stop_ids, "ignore_eos": True, "seed": wanted.draws.getrandbits(31)}
-
-
-def _read(token_ids: Sequence[int], logprobs: Sequence[Sequence[float]]) -> Sampled:
-    return Sampled(token_ids=tuple(token_ids), logprobs=tuple(of for (of,) in logprobs))

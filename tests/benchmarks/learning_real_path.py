@@ -14,7 +14,6 @@ import copy
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -23,7 +22,7 @@ import torch
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trainers.completion_columns import CompletionColumns
 from environments.trainers.in_process_policy import Batches, InProcessPolicy
-from environments.trainers.trl import sample_batch
+from environments.trainers.trl_sampling import CachedSampler
 from tests.benchmarks.learning_docs import REAL_PATH, store, stored
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "learn_trl"
@@ -42,7 +41,7 @@ async def learned(start, arm, rate, seed):
     from game import Signs
 
     model, renderer = copy.deepcopy(start), ChatMLRenderer.embedded()
-    sample = Batches(partial(sample_batch, model=model, stop_ids=renderer.stop_ids))
+    sample = Batches(CachedSampler(model, renderer.stop_ids))
     policy = InProcessPolicy(renderer, name="tiny")
     config = Signs.env_config_cls(
         seed=seed, group_size=SIBLINGS, max_tokens_per_turn=8, failed_score=-2.0, **ARMS[arm]

@@ -31,7 +31,7 @@ _ERRORS_ONLY = 1
 @click.option(
     "--context-tokens", type=click.IntRange(64), default=2048, show_default=True, help="Window of a slot."
 )
-@click.option("--threads", type=click.IntRange(1), help="Unset: a core is left to the rollouts.")
+@click.option("--threads", type=click.IntRange(1), help="Unset: half as many as cores.")
 @click.option("--tokenizer-only", is_flag=True, help="Write the tokenizer, print its folder, and end.")
 def command(
     gguf: Path | None,
@@ -58,7 +58,8 @@ def command(
     settings.model.path, settings.model_alias = str(gguf), {gguf.stem}
     settings.hostnames, settings.port = [_HOST], _find_port(port)
     settings.n_parallel, settings.n_ctx = slots, slots * context_tokens
-    threads = threads or max((os.cpu_count() or 1) - 1, 1)
+    # Threads of llama.cpp spin while they wait for each other, so that one too many stops all.
+    threads = threads or max(1, (os.cpu_count() or 1) // 2)
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
     settings.use_jinja, settings.ui, settings.verbosity = True, False, _ERRORS_ONLY
     parent = os.getppid()

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
@@ -17,7 +18,13 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
-from environments.policy.rendering.hermes import JsonCall, make_call, read_json_call
+from environments.policy.rendering.hermes import (
+    CALL,
+    JsonCall,
+    make_call,
+    read_hermes_calls,
+    read_json_call,
+)
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, ContextOverflow
@@ -65,7 +72,6 @@ def first_stop(ids: Sequence[int], stop_ids: Collection[int]) -> int | None:
 
 
 THINK: Final = ("<think>", "</think>")
-CALL: Final = ("<tool_call>", "</tool_call>")
 
 _CALL_START = '\n{"name": '
 _CALL_MIDDLE = ', "arguments": '
@@ -210,6 +216,23 @@ RESPONSE: Final = ("<tool_response>", "</tool_response>")
 TOOLS: Final = ("<tools>", "</tools>")
 MARKERS: Final = ("<|endoftext|>", START, STOP, *CALL, *RESPONSE, *TOOLS, *THINK)
 
+
+def tools_parts(system: str, signatures: Sequence[str]) -> tuple[str, ...]:
+    """Return the pieces of a system message with tools; markers are pieces of their own."""
+    opening = f"{system}\n\n" if system else ""
+    listed = "\n".join(signatures)
+    return (
+        f"{opening}# Tools\n\nYou may call these functions. Their signatures:\n",
+        TOOLS[0],
+        f"\n{listed}\n",
+        TOOLS[1],
+        "\n\nFor each call, write a JSON object with the name and the arguments between tool_call tags:\n",
+        CALL[0],
+        '\n{"name": <name>, "arguments": <arguments>}\n',
+        CALL[1],
+    )
+
+
 LONG_CHARS = 10_000
 """Characters that take about 10 ms to encode; more are encoded in a thread."""
 _CACHED_TOKENS = 1_000_000
@@ -250,7 +273,7 @@ class ChatMLRenderer:
 
     @property
     def missing_markers(self) -> tuple[str, ...]:
-        return tuple(marker for marker in (START, STOP, *CALL) if marker not in self._control)
+        return tuple(marker for marker in (START, STOP) if marker not in self._control)
 
     @cached_property
     def longest_token(self) -> int:
@@ -296,7 +319,11 @@ class ChatMLRenderer:
 
         The inverse of `completion_ids`, except that calls are named `call_0`, `call_1`, …
         """
-        return message_of(self._sections(token_ids))
+        message = message_of(self._sections(token_ids))
+        if CALL[0] in self._control or not tools:
+            return message
+        content, calls = read_hermes_calls(message.content)
+        return replace(message, content=content, tool_calls=calls)
 
     def _sections(self, ids: Sequence[int]) -> list[Section]:
         stop = first_stop(ids, self.stop_ids)
@@ -321,27 +348,12 @@ class ChatMLRenderer:
 
     def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         signatures = tuple(tool.signature() for tool in tools)
-        return self._cache.get(
-            ("tools", system, signatures), lambda: self._encode_tools(system, "\n".join(signatures))
-        )
+        return self._cache.get(("tools", system, signatures), lambda: self._encode_tools(system, signatures))
 
-    def _encode_tools(self, system: str, listed: str) -> tuple[int, ...]:
-        opening = f"{system}\n\n" if system else ""
-        return _concat(
-            self._header("system"),
-            self._text(opening + "# Tools\n\nYou may call these functions. Their signatures:\n"),
-            self._marker(TOOLS[0]),
-            self._text(f"\n{listed}\n"),
-            self._marker(TOOLS[1]),
-            self._text(
-                "\n\nFor each call, write a JSON object with the name and the arguments "
-                "between tool_call tags:\n"
-            ),
-            self._marker(CALL[0]),
-            self._text('\n{"name": <name>, "arguments": <arguments>}\n'),
-            self._marker(CALL[1]),
-            self._closing(),
-        )
+    def _encode_tools(self, system: str, signatures: Sequence[str]) -> tuple[int, ...]:
+        parts = tools_parts(system, signatures)
+        encoded = (self._marker(each) if each in MARKERS else self._text(each) for each in parts)
+        return _concat(self._header("system"), *encoded, self._closing())
 
     def _message(self, message: Message) -> tuple[int, ...]:
         key = ("message", message.content if message.role == "tool" else message)

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from contextlib import suppress
+from functools import partial
+from typing import Final, Literal
 
+from environments.policy.rendering.chat_template import ChatTemplate
 from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, Renderer, load_tokenizer
 from environments.policy.rendering.family_renderer import FamilyRenderer, text_reader
-from environments.policy.rendering.hermes import Block, find_blocks, read_json_call, remove_blocks
+from environments.policy.rendering.hermes import CALL, Block, number_calls, read_blocks, read_hermes_block
+from environments.policy.rendering.template_renderer import ReadCalls, TemplateRenderer
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
@@ -41,15 +44,17 @@ LIBRARY_FAMILIES: Final = (
     "qwen3.6",
     "qwen3.8",
 )
-TEXT_FAMILIES: Final = ("hermes", "qwen3-coder")
+HERMES: Final = "hermes"
+TEXT_FAMILIES: Final = (HERMES, "qwen3-coder")
+ToolsIn = Literal["auto", "template", "prompt"]
 _CHATML: Final = "chatml"
+_TEMPLATE: Final = "template"
 _MAX_TEXT_CHARS: Final = 4_000_000
 """No turn is that long, and parsing it would take minutes."""
-_HERMES_FAMILIES: Final = frozenset({"chatml", "hermes", "inkling", "qwen3", "qwen3-vl"})
+_HERMES_FAMILIES: Final = frozenset({"chatml", "hermes", "inkling", "qwen3", "qwen3-vl", "template"})
 _INKLING_NAME: Final = re.compile(
     r"(?:<\|message_model\|>)?(?<![\w.-])[\w.-]*+(?=<\|content_invoke_tool_json\|>)"
 )
-_TAGS: Final = ("<tool_call>", "</tool_call>")
 _SECTIONS: Final = {
     "deepseek-r1": ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
     "deepseek-v3": ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
@@ -101,7 +106,7 @@ _BY_MODEL: Final = (
 
 
 def family_names() -> tuple[str, ...]:
-    return tuple(sorted((_CHATML, *LIBRARY_FAMILIES, *TEXT_FAMILIES)))
+    return tuple(sorted((_CHATML, _TEMPLATE, *LIBRARY_FAMILIES, *TEXT_FAMILIES)))
 
 
 def detect_family(model_name: str) -> str | None:
@@ -134,68 +139,83 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
         )
         names = {tool.name for tool in tools}
         is_call = any(call.name in names or call.arguments != "{}" for call in read)
-        return ("", _number_calls(read)) if is_call else (content, ())
+        return ("", number_calls(read)) if is_call else (content, ())
     searched = _INKLING_NAME.sub("", content) if family == "inkling" else content
-    read_blocks = [
-        (block, _calls_in(block, searched, family, tools))
-        for block in find_blocks(searched, *_SECTIONS.get(family, _TAGS))
-    ]
-    kept = [
-        (block, calls)
-        for block, calls in read_blocks
-        if calls and (block.own_line or any(call.status == "ok" for call in calls))
-    ]
-    if not kept:
-        return content, ()
-    found = _number_calls([call for _, calls in kept for call in calls])
-    return remove_blocks(searched, [block for block, _ in kept]), found
+
+    def read_block(block: Block) -> Sequence[ToolCall]:
+        if family in _HERMES_FAMILIES:
+            return read_hermes_block(block)
+        reader = text_reader("qwen3.5" if family == "qwen3-coder" else family)
+        return reader.parse_text(searched[block.start : block.end], tools).tool_calls
+
+    found = read_blocks(searched, _SECTIONS.get(family, CALL), read_block)
+    return found if found[1] else (content, ())
 
 
-def _calls_in(block: Block, content: str, family: str, tools: Sequence[ToolSpec]) -> Sequence[ToolCall]:
-    if family in _HERMES_FAMILIES:
-        name, arguments, status = read_json_call(block.body.strip())
-        return [
-            ToolCall(
-                id="", name=name, arguments=arguments, status=status if block.closed else "unclosed_block"
-            )
-        ]
-    reader = text_reader("qwen3.5" if family == "qwen3-coder" else family)
-    return reader.parse_text(content[block.start : block.end], tools).tool_calls
+def _read_calls(family: str, content: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
+    return read_text_calls(content, family, tools)
 
 
-def _number_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    return tuple(replace(call, id=f"call_{index}", span=None) for index, call in enumerate(calls))
+def _find_reader(text: str, call: ToolCall, tool: ToolSpec) -> ReadCalls | None:
+    """Return the reader of the family that reads `call`, the only one in `text`, or None."""
+    for family in (HERMES, "qwen3-coder", "glm-4.5", *_SECTIONS, "llama-3"):
+        opening = "{" if family == "llama-3" else _SECTIONS.get(family, CALL)[0]
+        if opening not in text or family == "gpt-oss":  # its reader needs a network
+            continue
+        with suppress(ConfigError):  # it needs an extra
+            _, found = read_text_calls(text, family, [tool])
+            read = [(each.name, each.status, each.arguments.replace(" ", "")) for each in found]
+            if read == [(call.name, "ok", call.arguments.replace(" ", ""))]:
+                return partial(_read_calls, family)
+    return None
 
 
-def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -> Renderer:
+def load_renderer(
+    *, family: str | None, model_name: str, tokenizer_name: str, tools: ToolsIn = "auto"
+) -> Renderer:
     """Return the renderer of a model; the default family follows from the model's or tokenizer's name.
+
+    A model of no family is rendered by its tokenizer's own chat template. With `auto`, tools are written into
+    the prompt if that template has no place for them, or writes calls in a form that cannot be read.
 
     Raises:
         ConfigError: if no renderer fits; the message names what to set or install.
     """
-    if family is None:
-        family = (
-            _CHATML
-            if tokenizer_name == EMBEDDED
-            else detect_family(model_name) or detect_family(tokenizer_name)
-        )
-    if family is None:
+    if tokenizer_name == EMBEDDED and family is None:
+        family = _CHATML
+    known = family or detect_family(model_name) or detect_family(tokenizer_name)
+    if known is not None:
+        validate_family(known)
+    if tools == "prompt" and family in LIBRARY_FAMILIES:
         raise ConfigError(
-            f"the chat format of {model_name!r} is not known; --openai.family is one of "
-            f"{', '.join((_CHATML, *LIBRARY_FAMILIES))}"
+            f"--openai.tools prompt has no effect on the chat format {family}, which has a place for tools; "
+            f"leave one of the two out, or choose --openai.family template"
         )
-    if validate_family(family) in TEXT_FAMILIES:
-        raise ConfigError(
-            f"the chat format {family} is known for calls in text, not for token ids; use "
-            f"--openai.server_type chat, or another --openai.family"
-        )
+    if known in LIBRARY_FAMILIES and tools != "prompt":
+        return FamilyRenderer(known, load_tokenizer(tokenizer_name), model_name=model_name)
     tokenizer = load_tokenizer(tokenizer_name)
-    if family == _CHATML:
+    if known == _CHATML:
         renderer = ChatMLRenderer(tokenizer)
-        if lacking := renderer.missing_markers:
+        lacking = renderer.missing_markers
+        if not lacking:
+            return renderer
+        if family == _CHATML:
             raise ConfigError(
                 f"the tokenizer {tokenizer_name} lacks {', '.join(lacking)} of the chat format chatml; name "
                 f"the model's own --openai.family"
             )
-        return renderer
-    return FamilyRenderer(family, tokenizer, model_name=model_name)
+    template = ChatTemplate.load(tokenizer_name)
+    if template is None:
+        raise ConfigError(
+            f"the chat format of {model_name!r} is not known: {tokenizer_name} has no chat template "
+            f"(chat_template.jinja, or chat_template in tokenizer_config.json); give a folder with one, or "
+            f"--openai.family as one of {', '.join((_CHATML, *LIBRARY_FAMILIES))}"
+        )
+    find_reader = None if tools == "prompt" else _find_reader
+    renderer = TemplateRenderer(template, tokenizer, find_reader=find_reader)
+    if tools == "template" and renderer.tools_in_prompt:
+        raise ConfigError(
+            f"the chat template of {tokenizer_name} has no place for tools, or writes calls in a form that "
+            f"cannot be read; choose --openai.tools prompt"
+        )
+    return renderer

@@ -280,6 +280,7 @@ class FamilyTokenizer:
             [AddedToken(marker, special=True, normalized=False) for marker in self.markers]
         )
         self._tokenizer.encode_special_tokens = True
+        self._drop_space = frozenset(token.content for token in added.values() if token.rstrip)
         self._in_encoded = MarkerBreaks(self.markers)
         self._in_messages = MarkerBreaks([*self.markers, *_TEXT_MARKERS])
 
@@ -296,13 +297,20 @@ class FamilyTokenizer:
     def from_message(self, text: str) -> str:
         return self._in_messages.insert_breaks(text)
 
+    def split(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield (piece, whether it is a marker); breaks are removed."""
+        return self._in_encoded.pieces(text)
+
     def encode(self, text: str, **_: Any) -> list[int]:
         """Encode the library's text: its markers become control tokens, broken ones text."""
         ids: list[int] = []
         if self.missing is not None and _LOOKS_LIKE_MARKER.fullmatch(text) and text not in self.markers:
             self.missing.append(text)
             return [0]
-        for piece, is_marker in self._in_encoded.pieces(text):
+        drops_space = False
+        for each, is_marker in self.split(text):
+            piece = each.lstrip() if drops_space and not is_marker else each
+            drops_space = is_marker and each in self._drop_space
             if is_marker:
                 ids.append(self.markers[piece])
             elif not piece:
@@ -337,14 +345,14 @@ def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
-def _map_text(value: Any, as_text: Callable[[str], str]) -> Any:
+def map_text(value: Any, as_text: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Mapping):
         held = cast("Mapping[Any, Any]", value)
-        return {_map_text(key, as_text): _map_text(held[key], as_text) for key in held}
+        return {map_text(key, as_text): map_text(held[key], as_text) for key in held}
     if isinstance(value, list | tuple):
-        return [_map_text(each, as_text) for each in cast("Sequence[Any]", value)]
+        return [map_text(each, as_text) for each in cast("Sequence[Any]", value)]
     return value
 
 
@@ -481,7 +489,7 @@ class FamilyRenderer:
             if len(self._known_tools) >= _KEPT_LISTS:
                 self._known_tools.clear()
             self._known_tools[key] = [
-                _map_text(tool.to_openai(), self._tokenizer.from_message) for tool in tools
+                map_text(tool.to_openai(), self._tokenizer.from_message) for tool in tools
             ]
         return self._known_tools[key] or None
 

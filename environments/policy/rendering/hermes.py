@@ -2,10 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
-from tools.calls import CallStatus
+from tools.calls import CallStatus, ToolCall
+
+CALL: Final = ("<tool_call>", "</tool_call>")
 
 _CODE_START = re.compile(r"(?m)^[ \t]{0,20}(?:```|~~~)|`[^`\n]{1,2000}`")
 _FENCE = re.compile(r"(?m)^[ \t]{0,20}(```|~~~)")
@@ -74,7 +77,37 @@ def _next_code(content: str, at: int) -> tuple[int, int]:
     return opened.start(), next(closings, len(content))
 
 
-def remove_blocks(content: str, found: Sequence[Block]) -> str:
+def read_blocks(
+    content: str, tags: tuple[str, str], read: Callable[[Block], Sequence[ToolCall]]
+) -> tuple[str, tuple[ToolCall, ...]]:
+    """Return (content without calls, calls named `call_0`, `call_1`, …)."""
+    blocks = [(block, read(block)) for block in find_blocks(content, *tags)]
+    kept = [
+        (block, calls)
+        for block, calls in blocks
+        if calls and (block.own_line or any(call.status == "ok" for call in calls))
+    ]
+    if not kept:
+        return content, ()
+    found = number_calls([call for _, calls in kept for call in calls])
+    return _remove_blocks(content, [block for block, _ in kept]), found
+
+
+def read_hermes_calls(content: str, _: object = None) -> tuple[str, tuple[ToolCall, ...]]:
+    return read_blocks(content, CALL, read_hermes_block)
+
+
+def read_hermes_block(block: Block) -> list[ToolCall]:
+    name, arguments, status = read_json_call(block.body.strip())
+    status = status if block.closed else "unclosed_block"
+    return [ToolCall(id="", name=name, arguments=arguments, status=status)]
+
+
+def number_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    return tuple(replace(call, id=f"call_{index}", span=None) for index, call in enumerate(calls))
+
+
+def _remove_blocks(content: str, found: Sequence[Block]) -> str:
     ends = [0, *(block.end for block in found)]
     starts = [*(block.start for block in found), len(content)]
     pieces = (content[end:start].strip() for end, start in zip(ends, starts, strict=True))

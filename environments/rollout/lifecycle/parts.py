@@ -227,6 +227,7 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
         top_p=server.top_p,
         extra_body=server.extra_body,
         family=server.family,
+        tools_in_prompt=server.tools == "prompt",
     )
     return ServerPolicy(
         chat=chat,
@@ -265,7 +266,10 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig, model: str) -> "
                 "its tokenizer.json, or a Hugging Face name)"
             )
         tokenizer = config.tokenizer_name
-        return load_renderer(family=server.family, model_name=model, tokenizer_name=tokenizer), ""
+        renderer = load_renderer(
+            family=server.family, model_name=model, tokenizer_name=tokenizer, tools=server.tools
+        )
+        return renderer, ""
     except ConfigError as error:
         if server.server_type != "auto" or isinstance(error, TokenizerError):
             raise

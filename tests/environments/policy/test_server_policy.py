@@ -1,6 +1,7 @@
 """How a server is asked: found out once at the start, over real HTTP, from the settings of a run."""
 
 import logging
+import shutil
 
 import pytest
 from rich.console import Console
@@ -90,9 +91,9 @@ async def test_a_run_over_a_token_wire_records_what_the_scripted_agent_does(wire
             {"tokenizer": "embedded"},
             "it is asked by messages: token ids need the model's own tokenizer",
         ),
-        ({"kind": "vllm"}, {"family": None}, "the chat format of 'scripted' is not known"),
+        ({"kind": "vllm"}, {"family": None}, "it gets token ids (completions, chat format template)"),
     ],
-    ids=["vllm", "sglang", "plain", "no tokenizer", "no format"],
+    ids=["vllm", "sglang", "plain", "no tokenizer", "template"],
 )
 async def test_auto_says_what_it_found(server, asked, said):
     tokenizer = asked.pop("tokenizer", FOLDER)
@@ -118,17 +119,42 @@ async def test_the_window_is_a_setting():
     ("server", "fields", "problem"),
     [
         ({"server_type": "vllm"}, {}, "need the model's own tokenizer; name it with --env.tokenizer_name"),
-        ({"server_type": "sglang", "family": None}, OWN, "the chat format of 'scripted' is not known"),
         ({"server_type": "vllm", "extra_body": {"tool_choice": "auto"}}, OWN, "acts on messages"),
         ({"family": "klingon"}, {}, "no chat format 'klingon'"),
     ],
-    ids=["tokenizer", "family", "messages", "no-family"],
+    ids=["tokenizer", "messages", "no-family"],
 )
 def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(server, fields, problem):
     with pytest.raises(ConfigError) as refused:
         made(servers=[asking("http://127.0.0.1:9/v1", **server)], **fields)
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@cases(
+    ("template", "problem"),
+    [
+        (None, "the chat format of 'scripted' is not known: "),
+        ("{{ raise_exception('no') }}", "raises 'no' with one user message"),
+    ],
+    ids=["no-template", "raises"],
+)
+def test_a_folder_without_a_usable_template_is_refused_when_ids_are_required(template, problem, tmp_path):
+    shutil.copy(EMBEDDED_TOKENIZER_DIR / "tokenizer.json", tmp_path)
+    if template is not None:
+        (tmp_path / "chat_template.jinja").write_text(template)
+    with pytest.raises(ConfigError) as refused:
+        made(
+            servers=[asking("http://127.0.0.1:9/v1", server_type="sglang", family=None)],
+            tokenizer_name=str(tmp_path),
+        )
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_tools_in_the_prompt_are_announced():
+    said = await found({"server_type": "chat", "tools": "prompt"}, kind="vllm")
+    assert said.endswith("it is asked by messages, tools in the prompt")
 
 
 async def test_a_server_of_another_kind_is_refused_at_the_start():

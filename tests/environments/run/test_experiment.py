@@ -162,6 +162,7 @@ OTHER_VALUES = {
     "seed": 1,
     "max_turns": 3,
     "max_tokens_per_turn": 5,
+    "on_cut": "respond",
     "token_budget": 77,
     "min_group_size": 1,
     "scripted_skill": 0.1,

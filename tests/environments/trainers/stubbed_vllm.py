@@ -14,7 +14,7 @@ from tests.environments.trainers import trl_steps
 
 torch = trl_steps.torch
 generation = importlib.import_module("trl.generation.vllm_generation")
-sampling = importlib.import_module("environments.trainers.trl")
+sampling = importlib.import_module("environments.trainers.trl_sampling")
 VLLMClient = generation.VLLMClient
 
 
@@ -40,7 +40,7 @@ class Engine:
             prompt_ids=prompt_ids, max_tokens=asked["max_tokens"], draws=random.Random(asked["seed"])
         )
         assert asked["ignore_eos"]
-        return sampling.sample_batch([wanted], model=self.model, stop_ids=asked["stop_token_ids"])[0]
+        return sampling.CachedSampler(self.model, asked["stop_token_ids"])([wanted])[0]
 
 
 class Client(VLLMClient):

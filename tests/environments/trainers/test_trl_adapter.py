@@ -141,6 +141,13 @@ def test_the_model_plays_with_the_logprobs_of_its_own_distribution(sampled):
                 assert taken.tolist() == pytest.approx(row.logprobs[start:end], abs=1e-4)
 
 
+def test_keys_and_values_are_kept_while_a_step_is_rolled_out(step, monkeypatch):
+    kept, clear = [], adapter.RowCache.clear
+    monkeypatch.setattr(adapter.RowCache, "clear", lambda cache: kept.append(len(cache.rows)) or clear(cache))
+    step(played, model=brief_model)
+    assert kept == [0, ROWS * GROUPS]
+
+
 def test_an_environment_that_chooses_its_items_is_refused():
     chooses = type("Chooses", (CanaryEnv,), {"next_items": lambda self, history: None})
     with pytest.raises(ConfigError, match="writes next_items"):

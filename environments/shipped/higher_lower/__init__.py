@@ -1,0 +1,3 @@
+from environments.shipped.higher_lower.env import HigherLowerEnv
+
+__all__ = ["HigherLowerEnv"]

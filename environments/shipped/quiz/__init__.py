@@ -1,0 +1,3 @@
+from environments.shipped.quiz.env import QuizEnv
+
+__all__ = ["QuizEnv"]

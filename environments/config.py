@@ -670,6 +670,12 @@ class ServerConfig(ModelServerConfig):
         "`turnwise doctor model --families`, or template, which renders with the tokenizer's own chat "
         "template. Unset: by the model's name, and template where that fits none.",
     )
+    tools: Literal["auto", "template", "prompt"] = Field(
+        default="auto",
+        description="Place of the tools: template, that of the model's chat format, or prompt, as text in "
+        "the system message, for models whose chat template has none. auto: prompt where the tokenizer's own "
+        "template is used and has no place for them, else template.",
+    )
     context_tokens: int | None = Field(
         default=None,
         ge=16,

@@ -26,7 +26,8 @@ from environments.policy.inference.dialect import (
 from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, run_rendering
-from environments.policy.rendering.families import detect_family, read_text_calls
+from environments.policy.rendering.families import HERMES, detect_family, read_text_calls
+from environments.policy.rendering.tools_in_prompt import write_tools
 from environments.policy.row_prompt import (
     ToolUse,
     min_prompt_tokens,
@@ -39,6 +40,7 @@ from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _LONG_CHARS = 50_000
+_PROBE_TOKENS = 16
 _FIRM_REFUSALS = 2
 """Refusals after which ids are no longer requested: a single one may be a glitch."""
 
@@ -55,6 +57,8 @@ class ChatPolicy(ServedModel):
     context_tokens: int | None = None
     family: str | None = None
     """The model's chat format, for tool calls in its text; None: derived from its name."""
+    tools_in_prompt: bool = False
+    """Write tools, calls and results as text; otherwise the server's chat template does."""
     sampling: dict[str, Any] = field(init=False, repr=False)
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
     _gives_ids: bool = field(init=False, repr=False, default=False)
@@ -64,7 +68,7 @@ class ChatPolicy(ServedModel):
 
     def __post_init__(self) -> None:
         self.sampling = sampling_of(self.temperature, self.top_p, self.extra_body)
-        self.family = self.family or detect_family(self.model)
+        self.family = HERMES if self.tools_in_prompt else self.family or detect_family(self.model)
         self._tool_use = ToolUse(self.server.chat_url)
 
     @property
@@ -73,7 +77,8 @@ class ChatPolicy(ServedModel):
 
     async def complete(self, request: CompletionRequest) -> Completion:
         sampled = await self._sample(self._limit_tokens(request))
-        self._tool_use.note(request, sampled.message)
+        if self._tool_use.note(request, sampled.message):
+            self._tool_use.warn(request, dropped_from=await self._count_without_tools(request, sampled))
         if sampled.tokens is not None:
             return Completion(
                 message=sampled.message,
@@ -93,6 +98,15 @@ class ChatPolicy(ServedModel):
             (*new_messages(request), sampled.message),
             max_tokens=request.max_row_tokens,
         )
+
+    async def _count_without_tools(self, request: CompletionRequest, sampled: SampledMessage) -> int | None:
+        """Return the server's count of a prompt if it is the same without tools, else None."""
+        counted = sampled.usage.get("prompt_tokens")
+        try:
+            without = await self._sample(replace(request, tools=(), row=None, max_tokens=_PROBE_TOKENS))
+        except (PolicyError, ContextOverflow):
+            return None
+        return counted if counted == without.usage.get("prompt_tokens") else None
 
     def _limit_tokens(self, request: CompletionRequest) -> CompletionRequest:
         # The context window is in the server's tokens: only its ids or counts are compared with it.
@@ -200,8 +214,10 @@ class ChatPolicy(ServedModel):
             _LOG.warning("%s %s", self.server.chat_url, text)
 
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
-        lists = {"messages": _encode_messages(request.messages, dialect.reasoning_field)}
-        if request.tools:
+        in_prompt = self.tools_in_prompt
+        messages = write_tools(request.messages, request.tools) if in_prompt else request.messages
+        lists = {"messages": _encode_messages(messages, dialect.reasoning_field)}
+        if request.tools and not in_prompt:
             lists["tools"] = [tool.json() for tool in request.tools]
         return self.encode_body(lists, dialect, seed=request.seed, max_tokens=request.max_tokens)
 
@@ -219,6 +235,7 @@ class ChatPolicy(ServedModel):
             logprobs=None,
             exact=False,
             prompt_tokens=sampled.usage.get("prompt_tokens"),
+            sampled_tokens=sampled.usage.get("completion_tokens"),
             weight_version=sampled.weight_version,
             sampling=self.sampling,
         )

@@ -58,7 +58,7 @@ NOT_COUNTED = WHERE_WRITTEN | frozenset({
 })  # fmt: skip
 """Settings that may differ between runs of an experiment."""
 OF_A_SERVER = frozenset({
-    "server_type", "family", "context_tokens", "temperature", "top_p", "extra_body",
+    "server_type", "family", "tools", "context_tokens", "temperature", "top_p", "extra_body",
 })  # fmt: skip
 OF_A_SECOND_MODEL = ("temperature", "top_p", "max_tokens", "extra_body")
 OF_TRAINING = ("group_size", "min_group_size")

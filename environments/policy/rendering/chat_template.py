@@ -13,7 +13,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from environments.policy.rendering.chatml import EMBEDDED, EMBEDDED_TOKENIZER_DIR, TokenizerError
-from tools.errors import ConfigError
 from tools.json_input import JsonError, read_json
 
 _ERRORS = (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -46,7 +45,7 @@ class ChatTemplate:
             end_ids: tokens that end a turn, beside `eos_token`.
 
         Raises:
-            ConfigError: if the template cannot be compiled.
+            TokenizerError: if the template cannot be compiled.
         """
         self.source, self.tokens, self.end_ids = source, tokens, end_ids
         texts = {"default": template} if isinstance(template, str) else template
@@ -54,7 +53,7 @@ class ChatTemplate:
         try:
             self._compiled = {name: environment.from_string(text) for name, text in texts.items()}
         except TemplateError as error:
-            raise ConfigError(f"the chat template of {source} is not valid Jinja: {error}") from error
+            raise TokenizerError(f"the chat template of {source} is not valid Jinja: {error}") from error
 
     @classmethod
     def load(cls, name: str) -> "ChatTemplate | None":
@@ -143,5 +142,5 @@ def _read_json_file(name: str, file: str) -> dict[str, Any]:
     try:
         content = read_json(_read_file(name, file) or "{}")
     except (JsonError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} of {name} cannot be read: {error}") from error
+        raise TokenizerError(f"{file} of {name} cannot be read: {error}") from error
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from contextlib import suppress
+from functools import partial
+from typing import Final, Literal
 
 from environments.policy.rendering.chat_template import ChatTemplate
 from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, Renderer, load_tokenizer
 from environments.policy.rendering.family_renderer import FamilyRenderer, text_reader
 from environments.policy.rendering.hermes import CALL, Block, number_calls, read_blocks, read_hermes_block
-from environments.policy.rendering.template_renderer import TemplateRenderer
+from environments.policy.rendering.template_renderer import ReadCalls, TemplateRenderer
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
@@ -42,7 +44,9 @@ LIBRARY_FAMILIES: Final = (
     "qwen3.6",
     "qwen3.8",
 )
-TEXT_FAMILIES: Final = ("hermes", "qwen3-coder")
+HERMES: Final = "hermes"
+TEXT_FAMILIES: Final = (HERMES, "qwen3-coder")
+ToolsIn = Literal["auto", "template", "prompt"]
 _CHATML: Final = "chatml"
 _TEMPLATE: Final = "template"
 _MAX_TEXT_CHARS: Final = 4_000_000
@@ -148,10 +152,31 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
     return found if found[1] else (content, ())
 
 
-def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -> Renderer:
+def _read_calls(family: str, content: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
+    return read_text_calls(content, family, tools)
+
+
+def _find_reader(text: str, call: ToolCall, tool: ToolSpec) -> ReadCalls | None:
+    """Return the reader of the family that reads `call`, the only one in `text`, or None."""
+    for family in (HERMES, "qwen3-coder", "glm-4.5", *_SECTIONS, "llama-3"):
+        opening = "{" if family == "llama-3" else _SECTIONS.get(family, CALL)[0]
+        if opening not in text or family == "gpt-oss":  # its reader needs a network
+            continue
+        with suppress(ConfigError):  # it needs an extra
+            _, found = read_text_calls(text, family, [tool])
+            read = [(each.name, each.status, each.arguments.replace(" ", "")) for each in found]
+            if read == [(call.name, "ok", call.arguments.replace(" ", ""))]:
+                return partial(_read_calls, family)
+    return None
+
+
+def load_renderer(
+    *, family: str | None, model_name: str, tokenizer_name: str, tools: ToolsIn = "auto"
+) -> Renderer:
     """Return the renderer of a model; the default family follows from the model's or tokenizer's name.
 
-    A model of no family is rendered by its tokenizer's own chat template.
+    A model of no family is rendered by its tokenizer's own chat template. With `auto`, tools are written into
+    the prompt if that template has no place for them, or writes calls in a form that cannot be read.
 
     Raises:
         ConfigError: if no renderer fits; the message names what to set or install.
@@ -161,21 +186,36 @@ def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -
     known = family or detect_family(model_name) or detect_family(tokenizer_name)
     if known is not None:
         validate_family(known)
-    if known in LIBRARY_FAMILIES:
+    if tools == "prompt" and family in LIBRARY_FAMILIES:
+        raise ConfigError(
+            f"--openai.tools prompt has no effect on the chat format {family}, which has a place for tools; "
+            f"leave one of the two out, or choose --openai.family template"
+        )
+    if known in LIBRARY_FAMILIES and tools != "prompt":
         return FamilyRenderer(known, load_tokenizer(tokenizer_name), model_name=model_name)
-    if family == _CHATML:
-        renderer = ChatMLRenderer(load_tokenizer(tokenizer_name))
-        if lacking := renderer.missing_markers:
+    tokenizer = load_tokenizer(tokenizer_name)
+    if known == _CHATML:
+        renderer = ChatMLRenderer(tokenizer)
+        lacking = renderer.missing_markers
+        if not lacking:
+            return renderer
+        if family == _CHATML:
             raise ConfigError(
                 f"the tokenizer {tokenizer_name} lacks {', '.join(lacking)} of the chat format chatml; name "
                 f"the model's own --openai.family"
             )
-        return renderer
-    tokenizer, template = load_tokenizer(tokenizer_name), ChatTemplate.load(tokenizer_name)
+    template = ChatTemplate.load(tokenizer_name)
     if template is None:
         raise ConfigError(
             f"the chat format of {model_name!r} is not known: {tokenizer_name} has no chat template "
             f"(chat_template.jinja, or chat_template in tokenizer_config.json); give a folder with one, or "
             f"--openai.family as one of {', '.join((_CHATML, *LIBRARY_FAMILIES))}"
         )
-    return TemplateRenderer(template, tokenizer)
+    find_reader = None if tools == "prompt" else _find_reader
+    renderer = TemplateRenderer(template, tokenizer, find_reader=find_reader)
+    if tools == "template" and renderer.tools_in_prompt:
+        raise ConfigError(
+            f"the chat template of {tokenizer_name} has no place for tools, or writes calls in a form that "
+            f"cannot be read; choose --openai.tools prompt"
+        )
+    return renderer

@@ -93,7 +93,7 @@ def read_blocks(
     return _remove_blocks(content, [block for block, _ in kept]), found
 
 
-def read_hermes_calls(content: str) -> tuple[str, tuple[ToolCall, ...]]:
+def read_hermes_calls(content: str, _: object = None) -> tuple[str, tuple[ToolCall, ...]]:
     return read_blocks(content, CALL, read_hermes_block)
 
 

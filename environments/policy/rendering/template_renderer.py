@@ -1,7 +1,8 @@
 """Chat formats by a model's own chat template, for models of no known family."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from os.path import commonprefix
@@ -10,13 +11,13 @@ from typing import Any, Final, cast
 from tokenizers import Tokenizer
 
 from environments.policy.rendering.chat_template import ChatTemplate, TemplateRefusal
-from environments.policy.rendering.chatml import THINK, CannotExtendError, first_stop
+from environments.policy.rendering.chatml import THINK, CannotExtendError, TokenizerError, first_stop
 from environments.policy.rendering.family_renderer import FamilyTokenizer, map_text
 from environments.policy.rendering.hermes import read_hermes_calls
-from environments.policy.rendering.tools_in_prompt import write_calls
+from environments.policy.rendering.tools_in_prompt import write_calls, write_tools
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
-from tools.errors import ConfigError, PolicyError
+from tools.errors import PolicyError
 from tools.json_input import JsonError, read_json
 
 _TURN: Final = "\ufdd0\ufdd3"
@@ -26,8 +27,19 @@ _USER: Final = Message(role="user", content="vexq1")
 _LATER_USER: Final = Message(role="user", content="vexq2")
 _ANSWER: Final = Message(role="assistant", content="vexq3")
 _OPENING: Final = (_SYSTEM, _USER)
+_TOOL: Final = ToolSpec(
+    name="vexq4",
+    description="vexq5",
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+_CALL: Final = ToolCall(id="call_0", name="vexq4", arguments='{"city": "Rome"}')
+_RESULT: Final = Message(role="tool", content="vexq6", tool_call_id="call_0")
 _LEAVES_OUT: Final = "leaves out the message"
 _ADVICE: Final = "name the model's --openai.family, or --env.tokenizer_name of a folder with another template"
+
+
+ReadCalls = Callable[[str, Sequence[ToolSpec]], tuple[str, tuple[ToolCall, ...]]]
+FindReader = Callable[[str, ToolCall, ToolSpec], ReadCalls | None]
 
 
 class TemplateRenderer:
@@ -35,11 +47,19 @@ class TemplateRenderer:
 
     name = "template"
 
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, template: ChatTemplate, tokenizer: Tokenizer, *, find_reader: FindReader | None = None
+    ) -> None:
         """Examine the template on short conversations.
 
+        Args:
+            template: the model's.
+            tokenizer: the model's.
+            find_reader: returns the reader of a call that the template has written; without one, tools are
+                written into the prompt.
+
         Raises:
-            ConfigError: if it raises or leaves out messages, or no token ends a turn.
+            TokenizerError: if it raises or leaves out messages, or no token ends a turn.
         """
         self._template = template
         self._tokenizer = FamilyTokenizer(tokenizer)
@@ -49,6 +69,9 @@ class TemplateRenderer:
         self.vocabulary_size = self._tokenizer.vocabulary_size()
         self.stop_ids = self._find_stop_ids()
         self._stops = tuple(text for text, each in self._tokenizer.markers.items() if each in self.stop_ids)
+        reader = None if find_reader is None else self._find_reader(find_reader)
+        self.tools_in_prompt = reader is None
+        self._read_calls: ReadCalls = reader or read_hermes_calls
         self._opens_thought = self._open(()).rstrip().endswith(THINK[0])
 
     @cached_property
@@ -59,6 +82,8 @@ class TemplateRenderer:
         return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        if self.tools_in_prompt:
+            messages, tools = write_tools(messages, tools), ()
         problem: TemplateRefusal | None = None
         for each in (messages, write_calls(messages)):
             try:
@@ -73,6 +98,8 @@ class TemplateRenderer:
         stopped_at = first_stop(sampled, self.stop_ids)
         if stopped_at is not None and stopped_at < len(sampled) - 1:
             raise CannotExtendError("tokens after a stop token")
+        if self.tools_in_prompt:
+            messages, tools = write_calls(messages), ()
         has_results = bool(messages) and messages[0].role == "tool"
         calls = self.parse(sampled, tools).tool_calls if has_results else ()
         try:
@@ -94,7 +121,7 @@ class TemplateRenderer:
         if self._opens_thought or content.lstrip().startswith(THINK[0]):
             reasoning, _, content = content.lstrip().removeprefix(THINK[0]).partition(THINK[1])
             reasoning, content = reasoning.strip("\n"), content.removeprefix("\n\n")
-        content, calls = read_hermes_calls(content) if tools else (content, ())
+        content, calls = self._read_calls(content, tools) if tools else (content, ())
         return Message(role="assistant", content=content, reasoning=reasoning or None, tool_calls=calls)
 
     def _suffix(
@@ -184,17 +211,33 @@ class TemplateRenderer:
 
     def _examine_roles(self) -> None:
         if problem := self._problem(_USER):
-            raise ConfigError(
+            raise TokenizerError(
                 f"the chat template of {self._template.source} {problem} with one user message; {_ADVICE}"
             )
         self._takes_users_in_a_row = not self._problem(_USER, _LATER_USER)
         problem = self._problem(_SYSTEM, _USER)
         if problem == _LEAVES_OUT:
-            raise ConfigError(
+            raise TokenizerError(
                 f"the chat template of {self._template.source} {problem} of role system; {_ADVICE}"
             )
         self._takes_system = not problem
         self._takes_later_system = not self._problem(_USER, _ANSWER, _SYSTEM)
+
+    def _find_reader(self, find_reader: FindReader) -> ReadCalls | None:
+        """Return the reader of the calls that the template writes, None if it has no place for tools."""
+        called = Message(role="assistant", tool_calls=(_CALL,))
+        for self._takes_objects in (True, False):
+            with suppress(TemplateRefusal):
+                opening = self._open([_TOOL])
+                answered = self._render(self._describe([*_OPENING, called, _RESULT]), [_TOOL], opened=True)
+                written = self._render(self._describe([*_OPENING, called]), [_TOOL], opened=False)
+                text = written.removeprefix(_common_start(written, opening))
+                for stop in self._stops:
+                    text = text.replace(stop, "")
+                reader = find_reader(text, _CALL, _TOOL)
+                if reader and _TOOL.description in opening and _RESULT.content in answered:
+                    return reader
+        return None
 
     def _problem(self, *messages: Message) -> str:
         try:
@@ -213,13 +256,13 @@ class TemplateRenderer:
             dict.fromkeys([*(known[text] for text in texts if text in known), *self._template.end_ids])
         )
         if not ids:
-            raise ConfigError(
+            raise TokenizerError(
                 f"no token of {self._template.source} ends a turn: its chat template writes none behind an "
                 f"assistant message, and neither eos_token in tokenizer_config.json nor eos_token_id in "
                 f"generation_config.json is one"
             )
         if max(ids) >= self.vocabulary_size:
-            raise ConfigError(
+            raise TokenizerError(
                 f"generation_config.json of {self._template.source} has the end token {max(ids)}, and its "
                 f"tokenizer only {self.vocabulary_size} tokens; give --env.tokenizer_name of the same model"
             )

@@ -227,6 +227,7 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
         top_p=server.top_p,
         extra_body=server.extra_body,
         family=server.family,
+        tools_in_prompt=server.tools == "prompt",
     )
     return ServerPolicy(
         chat=chat,
@@ -234,6 +235,7 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
         token_wire=wire or None,
         renderer=own_renderer,
         no_renderer=no_renderer,
+        tokenizer_name=config.tokenizer_name,
         load_renderer=None if is_named else load,
         context_tokens=server.context_tokens,
     )
@@ -265,7 +267,10 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig, model: str) -> "
                 "its tokenizer.json, or a Hugging Face name)"
             )
         tokenizer = config.tokenizer_name
-        return load_renderer(family=server.family, model_name=model, tokenizer_name=tokenizer), ""
+        renderer = load_renderer(
+            family=server.family, model_name=model, tokenizer_name=tokenizer, tools=server.tools
+        )
+        return renderer, ""
     except ConfigError as error:
         if server.server_type != "auto" or isinstance(error, TokenizerError):
             raise

@@ -59,7 +59,7 @@ async def served(*answers, models=None, **settings):
 
 
 def chat_policy(base_url, *, model="m", **settings):
-    own = ("temperature", "top_p", "extra_body", "family")
+    own = ("temperature", "top_p", "extra_body", "family", "tools_in_prompt")
     sampling = {name: settings.pop(name) for name in own if name in settings}
     waits = {"first_wait_s": 0.001, "longest_wait_s": 0.002, "request_timeout_s": 10.0}
     server = ModelServer(**{"base_url": base_url, "api_key": "k", **waits, **settings})

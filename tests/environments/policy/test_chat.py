@@ -226,3 +226,14 @@ async def test_of_a_prompt_that_begins_with_the_open_row_only_what_is_new_is_giv
     async with served(ok()) as (_, policy):
         completion = await policy.complete(replace(REQUEST, row=row))
     assert (completion.extends_row, completion.prompt_ids) == (extends, prompt)
+
+
+async def test_tools_in_the_prompt_are_text_of_the_system_message_and_calls_are_read_from_text():
+    text = '<tool_call>\n{"name": "terminal", "arguments": {}}\n</tool_call>'
+    spoken = {"role": "assistant", "content": text}
+    async with served(ok(message=spoken), tools_in_prompt=True) as (server, policy):
+        completion = await policy.complete(REQUEST)
+    (asked,) = server.asked
+    assert "tools" not in asked
+    assert [each["role"] for each in asked["messages"]] == ["system", "user"]
+    assert [call.name for call in completion.message.tool_calls] == ["terminal"]

@@ -1,24 +1,31 @@
 """How a server is asked: found out once at the start, over real HTTP, from the settings of a run."""
 
 import logging
+import shutil
 
 import pytest
 from rich.console import Console
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase
 
 from environments.config import ServerConfig
+from environments.credit.ledger import ledger
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
+from environments.record.totals import Summary
 from environments.rollout.agent_loop import opening_messages
 from environments.run.process_run import process
 from environments.serve.serving import serve
 from environments.trajectory import StopReason
 from tests.environments.policy.token_server import ALL_WIRES, server_type_of
 from tests.environments.write_file import ITEMS, group_from, made
+from tests.equipment.quirky_server import Quirk, QuirkyServer
 from tests.equipment.running_server import running_server
+from tests.equipment.server_quirks import quirks_named
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -90,9 +97,9 @@ async def test_a_run_over_a_token_wire_records_what_the_scripted_agent_does(wire
             {"tokenizer": "embedded"},
             "it is asked by messages: token ids need the model's own tokenizer",
         ),
-        ({"kind": "vllm"}, {"family": None}, "the chat format of 'scripted' is not known"),
+        ({"kind": "vllm"}, {"family": None}, "it gets token ids (completions, chat format template)"),
     ],
-    ids=["vllm", "sglang", "plain", "no tokenizer", "no format"],
+    ids=["vllm", "sglang", "plain", "no tokenizer", "template"],
 )
 async def test_auto_says_what_it_found(server, asked, said):
     tokenizer = asked.pop("tokenizer", FOLDER)
@@ -101,9 +108,8 @@ async def test_auto_says_what_it_found(server, asked, said):
 
 async def test_the_only_model_is_taken_and_named_and_gives_the_chat_format():
     server = {"model_name": "default", "family": None}
-    model = "deepseek-r1-distill-qwen"
-    said = f"its only model {model}; it gets token ids (completions, chat format chatml)"
-    assert said in await found(server, kind="vllm", model=model)
+    said = await found(server, kind="vllm", model="qwen3-tiny")
+    assert "its only model qwen3-tiny; it gets token ids (completions, chat format qwen3)" in said
 
 
 async def test_the_window_is_a_setting():
@@ -118,17 +124,52 @@ async def test_the_window_is_a_setting():
     ("server", "fields", "problem"),
     [
         ({"server_type": "vllm"}, {}, "need the model's own tokenizer; name it with --env.tokenizer_name"),
-        ({"server_type": "sglang", "family": None}, OWN, "the chat format of 'scripted' is not known"),
         ({"server_type": "vllm", "extra_body": {"tool_choice": "auto"}}, OWN, "acts on messages"),
         ({"family": "klingon"}, {}, "no chat format 'klingon'"),
     ],
-    ids=["tokenizer", "family", "messages", "no-family"],
+    ids=["tokenizer", "messages", "no-family"],
 )
 def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(server, fields, problem):
     with pytest.raises(ConfigError) as refused:
         made(servers=[asking("http://127.0.0.1:9/v1", **server)], **fields)
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+async def test_a_server_with_another_tokenizer_is_refused_at_the_start(tmp_path):
+    vocabulary = Tokenizer.from_file(f"{FOLDER}/tokenizer.json")
+    vocabulary.normalizer = Lowercase()
+    vocabulary.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(
+        ConfigError, match=r"is not the tokenizer of http.*: 'Hello, world!' has from token 0 on"
+    ):
+        await found({}, tokenizer=str(tmp_path), kind="vllm")
+
+
+@cases(
+    ("template", "problem"),
+    [
+        (None, "the chat format of 'scripted' is not known: "),
+        ("{{ raise_exception('no') }}", "raises 'no' with one user message"),
+    ],
+    ids=["no-template", "raises"],
+)
+def test_a_folder_without_a_usable_template_is_refused_when_ids_are_required(template, problem, tmp_path):
+    shutil.copy(EMBEDDED_TOKENIZER_DIR / "tokenizer.json", tmp_path)
+    if template is not None:
+        (tmp_path / "chat_template.jinja").write_text(template)
+    with pytest.raises(ConfigError) as refused:
+        made(
+            servers=[asking("http://127.0.0.1:9/v1", server_type="sglang", family=None)],
+            tokenizer_name=str(tmp_path),
+        )
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_tools_in_the_prompt_are_announced():
+    said = await found({"server_type": "chat", "tools": "prompt"}, kind="vllm")
+    assert said.endswith("it is asked by messages, tools in the prompt")
 
 
 async def test_a_server_of_another_kind_is_refused_at_the_start():
@@ -173,6 +214,28 @@ async def test_a_turn_that_is_cut_where_the_window_ends_ends_its_rollout_there()
 
 def prompt_of(env):
     return opening_messages(env.format_prompt(ITEMS[0]), system=env.system_prompt, env=env.name)
+
+
+async def test_tokens_of_text_are_counted_by_the_server_in_record_ledger_and_summary(tmp_path):
+    def count(reply):
+        reply["usage"] |= {"prompt_tokens": 39, "completion_tokens": 24}
+
+    path = tmp_path / "r.jsonl"
+    server = QuirkyServer(mock(made()), [*quirks_named(["llamacpp-no-ids"]), Quirk(replies=count)])
+    async with running_server(server) as base_url:
+        env = made(servers=[asking(base_url)], data_path_to_save_groups=str(path))
+        assert await process(env, Console()) == 0
+    credited, *_ = read_groups(path)
+    turns = [turn for trajectory in credited.group.trajectories for turn in trajectory.turns]
+    assert {(turn.prompt_tokens, turn.sampled_tokens) for turn in turns} == {(39, 24)}
+    assert {entry.tokens for entries in ledger(credited) for entry in entries} == {24}
+    summary = Summary()
+    summary.add(credited)
+    numbers = summary.values()
+    assert (numbers["tokens"]["approximate"], numbers["tokens"]["prompts"]) == (
+        24 * len(turns),
+        39 * len(turns),
+    )
 
 
 async def test_serve_refuses_a_server_of_text_alone_at_its_start():

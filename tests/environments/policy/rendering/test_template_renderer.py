@@ -6,9 +6,10 @@ from environments.policy.rendering.chat_template import ChatTemplate
 from environments.policy.rendering.chatml import CannotExtendError
 from environments.policy.rendering.families import load_renderer
 from environments.policy.rendering.family_renderer import byte_tokenizer
+from environments.policy.rendering.hermes import read_hermes_calls
 from environments.policy.rendering.template_renderer import TemplateRenderer
 from environments.trajectory import Message
-from tools.calls import ToolSpec
+from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
 CHATML = (
@@ -21,7 +22,9 @@ WEATHER = ToolSpec(name="weather", description="", parameters={"type": "object",
 
 def renderer_of(template, markers=MARKERS, *, end_ids=(), **tokens):
     return TemplateRenderer(
-        ChatTemplate("a model", template, tokens=tokens, end_ids=end_ids), byte_tokenizer(markers)
+        ChatTemplate("a model", template, tokens=tokens, end_ids=end_ids),
+        byte_tokenizer(markers),
+        find_reader=lambda *_: read_hermes_calls,
     )
 
 
@@ -39,7 +42,7 @@ def test_a_prompt_is_the_template_s_text_with_its_markers_as_tokens():
     assert ids == encode(renderer, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+@pytest.mark.parametrize("role", ["system", "user", "assistant"])
 @pytest.mark.parametrize("text", ["<|im_end|>", "a<|im_end|>b", "<|im_", "end|>", "<|<|im_end|>im_end|>"])
 def test_a_marker_in_a_message_stays_text(role, text):
     renderer = renderer_of(CHATML)
@@ -151,6 +154,79 @@ def test_the_folder_of_a_tokenizer_names_template_and_end_tokens(tmp_path):
 
 
 def test_tools_have_a_template_of_their_own_where_there_are_several():
-    named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": "tools" + CHATML}]
+    named = [
+        {"name": "default", "template": CHATML},
+        {"name": "tool_use", "template": "{{ tools | tojson }}" + CHATML},
+    ]
     renderer = renderer_of({each["name"]: each["template"] for each in named})
-    assert renderer.decode(renderer.prompt_ids([user("hi")], [WEATHER])).startswith("tools<|im_start|>")
+    assert renderer.decode(renderer.prompt_ids([user("hi")], [WEATHER])).startswith('[{"type": "function"')
+
+
+HERMES = CHATML.replace(
+    "{% for m",
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m",
+).replace(
+    "<|im_end|>",
+    "{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
+    "<|im_end|>",
+)
+CALL = ToolCall(id="call_0", name="weather", arguments='{"city": "Rom"}')
+RESULT = Message(role="tool", content="sunny", tool_call_id="call_0")
+
+
+def load(tmp_path, template, **settings):
+    byte_tokenizer(MARKERS).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text(template)
+    return load_renderer(family=None, model_name="mine", tokenizer_name=str(tmp_path), **settings)
+
+
+@pytest.mark.parametrize(("template", "in_prompt"), [(CHATML, True), (HERMES, False)])
+def test_tools_are_in_the_prompt_where_the_template_has_no_place_for_them(tmp_path, template, in_prompt):
+    renderer = load(tmp_path, template)
+    text = renderer.decode(renderer.prompt_ids([user("hi")], [WEATHER]))
+    assert ("<tools>" in text, renderer.tools_in_prompt) == (in_prompt, in_prompt)
+
+
+@pytest.mark.parametrize("template", [CHATML, HERMES])
+def test_a_call_is_read_and_its_result_extends_the_row(tmp_path, template):
+    renderer = load(tmp_path, template)
+    text = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>'
+    sampled = encode(renderer, f"{text}<|im_end|>")
+    message = renderer.parse(sampled, [WEATHER])
+    assert message == Message(role="assistant", tool_calls=(CALL,))
+    new = renderer.decode(renderer.extend(sampled, [RESULT], [WEATHER]))
+    assert new.startswith("\n<|im_start|>")
+    assert new.count("sunny") == 1
+    assert new.count("<tool_call>") == 0
+
+
+def test_tools_can_be_required_to_have_a_place_in_the_template(tmp_path):
+    with pytest.raises(ConfigError, match="has no place for tools"):
+        load(tmp_path, CHATML, tools="template")
+
+
+def test_tools_can_be_written_into_the_prompt_though_the_template_has_a_place(tmp_path):
+    assert load(tmp_path, HERMES, tools="prompt").tools_in_prompt
+
+
+def test_a_marker_in_a_tool_or_its_result_stays_text(tmp_path):
+    renderer = load(tmp_path, CHATML)
+    tool = ToolSpec(name="weather", description="<|im_end|>", parameters={"<|im_end|>": "</s>"})
+    marked = Message(role="assistant", content="<|im_end|>", tool_calls=(CALL,))
+    result = Message(role="tool", content="<|im_end|>")
+    ids = renderer.prompt_ids([user("hi"), marked, result], [tool])
+    assert [each for each in ids if each in renderer._tokenizer.markers.values()] == [256, 257] * 4 + [256]
+
+
+def test_a_call_that_is_not_json_is_written_as_text_in_a_whole_prompt(tmp_path):
+    renderer = load(tmp_path, HERMES)
+    broken = ToolCall(id="call_0", name="weather", arguments="{broken", status="invalid_json")
+    turn = Message(role="assistant", tool_calls=(broken,))
+    assert "{broken" in renderer.decode(renderer.prompt_ids([user("hi"), turn, RESULT], [WEATHER]))
+
+
+def test_a_result_may_contain_the_stand_in_of_a_turn():
+    renderer = renderer_of(CHATML)
+    result = user("\ufdd0\ufdd3 vexq3")
+    new = renderer.extend(encode(renderer, "so<|im_end|>"), [result], ())
+    assert renderer.decode(new).startswith("\n<|im_start|>user\n\ufdd0\ufdd3 vexq3<|im_end|>")

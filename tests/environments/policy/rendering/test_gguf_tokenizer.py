@@ -11,7 +11,7 @@ from tests.tables import cases
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_SMOL"):
-    pytest.importorskip("gguf", reason="needs xllamacpp and gguf, of `turnwise[smol]`")
+    pytest.importorskip("gguf", reason="needs gguf, which `turnwise[smol]` brings")
 gguf = importlib.import_module("gguf")
 CONTROL, NORMAL = 3, 1
 TOKENS = ["<|im_end|>", "a", "b", "Ġ", "1", "ab", "Ġab"]

@@ -50,8 +50,11 @@ class Family:
     """Those of the model's generation_config.json."""
 
 
-_CHATML: Final = {"eos": "<|im_end|>", "markers": ("<|im_start|>", "<|im_end|>", "<think>", "</think>")}
-_DEEPSEEK: Final = {
+_CHATML: Final[Mapping[str, Any]] = {
+    "eos": "<|im_end|>",
+    "markers": ("<|im_start|>", "<|im_end|>", "<think>", "</think>"),
+}
+_DEEPSEEK: Final[Mapping[str, Any]] = {
     "bos": "<｜begin▁of▁sentence｜>",
     "eos": "<｜end▁of▁sentence｜>",
     "markers": ("<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"),

@@ -101,6 +101,8 @@ class Completion:
     """False if our own tokenizer made the ids from text, because the server returned none."""
     prompt_tokens: int | None = None
     """The server's count for the whole prompt, if it returned no ids."""
+    sampled_tokens: int | None = None
+    """The server's count of the sampled tokens, if it returned no ids."""
     weight_version: str | None = None
     """The server's name for the weights, without an order. Several names, if the weights changed meanwhile,
     are separated by `SEVERAL_VERSIONS`."""
@@ -244,8 +246,20 @@ class Turn:
     weight_version: str | None = None
     weight_spans: tuple[WeightSpan, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    usage: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`prompt_tokens` and `completion_tokens` by the server, if it returned no ids."""
     model_s: float = 0.0
     tools_s: float = 0.0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that the model saw: by the server's count, otherwise those of the row."""
+        return self.usage.get("prompt_tokens", self.span.start)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that the model sampled: by the server's count, otherwise those of the row."""
+        return self.usage.get("completion_tokens", self.span.end - self.span.start)
 
     @property
     def messages(self) -> tuple[Message, ...]:

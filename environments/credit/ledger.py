@@ -143,7 +143,7 @@ def _entry(
         follows=returns[0] - (reward or 0.0) if returns else None,
         terms=[_describe_term(term, position, index, turn, siblings) for term, position, _ in shown],
         advantage=advantage,
-        tokens=turn.span.end - turn.span.start if turn.trained else 0,
+        tokens=turn.sampled_tokens if turn.trained else 0,
         notes=notes,
     )
 

@@ -40,6 +40,7 @@ from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _LONG_CHARS = 50_000
+_PROBE_TOKENS = 16
 _FIRM_REFUSALS = 2
 """Refusals after which ids are no longer requested: a single one may be a glitch."""
 
@@ -76,7 +77,8 @@ class ChatPolicy(ServedModel):
 
     async def complete(self, request: CompletionRequest) -> Completion:
         sampled = await self._sample(self._limit_tokens(request))
-        self._tool_use.note(request, sampled.message)
+        if self._tool_use.note(request, sampled.message):
+            self._tool_use.warn(request, dropped_from=await self._count_without_tools(request, sampled))
         if sampled.tokens is not None:
             return Completion(
                 message=sampled.message,
@@ -96,6 +98,15 @@ class ChatPolicy(ServedModel):
             (*new_messages(request), sampled.message),
             max_tokens=request.max_row_tokens,
         )
+
+    async def _count_without_tools(self, request: CompletionRequest, sampled: SampledMessage) -> int | None:
+        """Return the server's count of a prompt if it is the same without tools, else None."""
+        counted = sampled.usage.get("prompt_tokens")
+        try:
+            without = await self._sample(replace(request, tools=(), row=None, max_tokens=_PROBE_TOKENS))
+        except (PolicyError, ContextOverflow):
+            return None
+        return counted if counted == without.usage.get("prompt_tokens") else None
 
     def _limit_tokens(self, request: CompletionRequest) -> CompletionRequest:
         # The context window is in the server's tokens: only its ids or counts are compared with it.
@@ -224,6 +235,7 @@ class ChatPolicy(ServedModel):
             logprobs=None,
             exact=False,
             prompt_tokens=sampled.usage.get("prompt_tokens"),
+            sampled_tokens=sampled.usage.get("completion_tokens"),
             weight_version=sampled.weight_version,
             sampling=self.sampling,
         )

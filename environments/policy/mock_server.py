@@ -117,6 +117,8 @@ def mock_app(
         "/v1/chat/completions": mock.chat,
         "/update_weight_version": mock.update_version,
     }
+    if settings.kind != "plain":
+        posts["/tokenize"] = mock.tokenize
     if settings.kind == "vllm":
         posts |= {"/v1/completions": mock.completions, "/inference/v1/generate": mock.vllm_generate}
     elif settings.kind == "sglang":
@@ -165,6 +167,11 @@ class _Mock:
 
     async def about(self, _: Mapping[str, Any]) -> dict[str, Any]:
         return {"version": _VERSIONS[self.settings.kind], "model_path": self.settings.model}
+
+    async def tokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        text = Message(role="assistant", content=str(body.get("prompt")))
+        ids = self.renderer.completion_ids(text, stopped=False)
+        return {"tokens": ids, "count": len(ids)}
 
     async def update_version(self, body: Mapping[str, Any]) -> dict[str, Any]:
         version = body.get("new_version")

@@ -73,12 +73,13 @@ class ToolUse:
         """Seeds of rollouts without a call so far; None once a call came or the warning was logged."""
         self._warned_of_markers = False
 
-    def note(self, request: CompletionRequest, message: Message) -> None:
+    def note(self, request: CompletionRequest, message: Message) -> bool:
+        """Return whether enough rollouts called no tool for the warning, which is due once."""
         if request.kind == "summary":
-            return
+            return False
         if not request.tools or message.tool_calls:
             self._without = None if message.tool_calls else self._without
-            return
+            return False
         if not self._warned_of_markers and (marker := _MARKERS.search(message.content)):
             self._warned_of_markers = True
             _LOG.warning(
@@ -86,14 +87,29 @@ class ToolUse:
                 self._url, marker[0], self._advice,
             )  # fmt: skip
         if self._without is None:
-            return
+            return False
         self._without.add(request.seed)
-        if len(self._without) >= _ROLLOUTS:
-            self._without = None
-            _LOG.warning(
-                "%s: the model called none of the %d tools that it was offered in the first %d rollouts; if "
-                "it is to call them, %s", self._url, len(request.tools), _ROLLOUTS, self._advice,
-            )  # fmt: skip
+        if len(self._without) < _ROLLOUTS:
+            return False
+        self._without = None
+        return True
+
+    def warn(self, request: CompletionRequest, *, dropped_from: int | None = None) -> None:
+        """Log that no tool was called; `dropped_from`: prompt tokens, if they are as many without tools."""
+        advice = f"if it is to call them, {self._advice}"
+        if dropped_from is not None:
+            advice = f"{dropped_tools(dropped_from)}: {TOOLS_IN_PROMPT}"
+        _LOG.warning(
+            "%s: the model called none of the %d tools that it was offered in the first %d rollouts; %s",
+            self._url, len(request.tools), _ROLLOUTS, advice,
+        )  # fmt: skip
+
+
+TOOLS_IN_PROMPT = "--openai.tools prompt writes them into the prompt"
+
+
+def dropped_tools(prompt_tokens: int) -> str:
+    return f"its template drops them, {prompt_tokens} prompt tokens with and without"
 
 
 def with_token_limit(

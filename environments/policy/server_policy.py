@@ -13,9 +13,14 @@ from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.chat_reply import logprobs_warning
 from environments.policy.inference.dialect import UNCUT
-from environments.policy.inference.server_kind import TEXT_BY_MESSAGES, ServerFacts, examine_server
+from environments.policy.inference.server_kind import (
+    TEXT_BY_MESSAGES,
+    ServerFacts,
+    examine_server,
+    refuse_other_tokenizer,
+)
 from environments.policy.inference.token_wires import WIRES, TokenWire
-from environments.policy.rendering.chatml import Renderer
+from environments.policy.rendering.chatml import EMBEDDED, Renderer, load_tokenizer
 from environments.policy.rendering.families import detect_family
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion
@@ -35,6 +40,7 @@ class ServerPolicy:
     token_wire: str | None = None
     renderer: Renderer | None = None
     no_renderer: str = ""
+    tokenizer_name: str = EMBEDDED
     load_renderer: Callable[[str], tuple[Renderer | None, str]] | None = None
     """Returns renderer and `no_renderer` for a model's name; set if the model is known after the check."""
     context_tokens: int | None = None
@@ -110,6 +116,8 @@ class ServerPolicy:
             _LOG.warning("%s: %s", url, problem)
         if wire is None or self.renderer is None:
             return self.chat
+        tokenizer = await asyncio.to_thread(load_tokenizer, self.tokenizer_name)
+        await refuse_other_tokenizer(self.chat.server, self.chat.model, self.facts.kind, tokenizer)
         policy = TokenPolicy(
             server=self.chat.server,
             model=self.chat.model,

@@ -102,7 +102,8 @@ class TokenPolicy(ServedModel):
         message = await run_parsing(
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )
-        self._tool_use.note(request, message)
+        if self._tool_use.note(request, message):
+            self._tool_use.warn(request)
         message = name_calls(message, request, is_cut=reply.finish_reason == "length")
         called = reply.finish_reason == "stop" and message.tool_calls
         mode = {} if self.logprobs_mode is None else {"logprobs_mode": self.logprobs_mode}

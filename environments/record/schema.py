@@ -269,7 +269,7 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             result["message"] = at
         end = answered + len(turn.replies)
         fields |= {"message": index, "replies": list(range(answered, end))}
-        for name in ("noted", "condensed", "thread", "without_tools", "weight_spans", "clock"):
+        for name in ("noted", "condensed", "thread", "without_tools", "weight_spans", "usage", "clock"):
             if not fields[name]:
                 del fields[name]
         if turn.value is None:

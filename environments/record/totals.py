@@ -225,7 +225,7 @@ def collect_totals(
     rewards = [each.rewards for each in rollouts if each.rewards is not None]
     sampled, summaries = sum(map(_count_sampled, turns)), [turn for turn in turns if turn.kind == "summary"]
     exact = sum(_count_sampled(turn) for each in rollouts if each.exact for turn in each.turns)
-    prompts = sum(turn.span.start for turn in turns)
+    prompts = sum(turn.prompt_tokens for turn in turns)
     has_credit = credited is not None and status != "failed"
     cause = None if credited is None else cause_of(credited)
     return {
@@ -267,7 +267,7 @@ def collect_totals(
             "forked": sum(turn.fork is not None for turn in turns),
             "causes": Tally.of(turn.fork for turn in turns if turn.fork is not None),
             "row_tokens": sum(len(row.token_ids) for each in rollouts for row in each.rows),
-            "sampled_tokens": sampled,
+            "sampled_tokens": sum(turn.span.end - turn.span.start for turn in turns),
         },
         "condensed": {
             "times": len(condensed),
@@ -399,7 +399,7 @@ def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dic
 
 
 def _count_sampled(turn: Turn) -> int:
-    return turn.span.end - turn.span.start
+    return turn.sampled_tokens
 
 
 def _second_model_costs(group: TrajectoryGroup) -> dict[str, dict[str, int]]:
@@ -431,7 +431,7 @@ def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
         "longest_s": {name: Most(each.max_s) for name, each in calls},
     }
     if isinstance(of, Trajectory):
-        times["prompt_tokens"] = Spread.of(turn.span.start for turn in of.turns)
+        times["prompt_tokens"] = Spread.of(turn.prompt_tokens for turn in of.turns)
         times["sampled_tokens"] = Spread.of(map(_count_sampled, of.turns))
     return times
 

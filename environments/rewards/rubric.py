@@ -155,12 +155,12 @@ def _share(parts: Sequence[float]) -> float:
 
 def longest_context(trajectory: Trajectory) -> int:
     """Return the tokens of the longest context that the model sampled a turn or summary from."""
-    return max((turn.span.start for turn in trajectory.turns), default=0)
+    return max((turn.prompt_tokens for turn in trajectory.turns), default=0)
 
 
 def sampled_tokens(trajectory: Trajectory) -> int:
     """Count the sampled tokens of all turns."""
-    return sum(turn.span.end - turn.span.start for turn in trajectory.turns)
+    return sum(turn.sampled_tokens for turn in trajectory.turns)
 
 
 def context_efficiency(trajectory: Trajectory, *, correct: bool, well_formed: bool = True) -> float:

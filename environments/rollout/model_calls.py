@@ -172,8 +172,8 @@ class ModelCalls:
     ) -> Sampled:
         rows = thread or self._rows
         span = rows.append(completion, messages=len(request.messages) + 1, rewritten=rewritten)
-        self.tokens_left -= len(completion.token_ids)
         self.exact = self.exact and completion.exact
+        counts = {"prompt_tokens": completion.prompt_tokens, "completion_tokens": completion.sampled_tokens}
         turn = Turn(
             index=self._turns,
             kind=request.kind,
@@ -184,7 +184,9 @@ class ModelCalls:
             weight_version=completion.weight_version,
             weight_spans=completion.weight_spans,
             sampling=dict(completion.sampling),
+            usage={name: count for name, count in counts.items() if count is not None},
         )
+        self.tokens_left -= turn.sampled_tokens
         self._turns += 1
         assert rows.open is not None
         is_row_full = rows.open.size >= self.budget.max_row_tokens

@@ -155,9 +155,10 @@ def _ids_problem(completion: Completion, request: CompletionRequest, size: int) 
         if ids and not 0 <= min(ids) <= max(ids) < size:
             return f"{name} go from {min(ids)} to {max(ids)}; possible: 0 to {size - 1}"
     sampled = len(completion.token_ids)
-    counted: Any = completion.prompt_tokens
-    if counted is not None and (type(counted) is not int or counted < 0):
-        return f"prompt_tokens is {counted!r:.100}; give a whole number, or None where it is not known"
+    for name in ("prompt_tokens", "sampled_tokens"):
+        counted: Any = getattr(completion, name)
+        if counted is not None and (type(counted) is not int or counted < 0):
+            return f"{name} is {counted!r:.100}; give a whole number, or None where it is not known"
     if not completion.prompt_ids and not completion.extends_row:
         return "prompt_ids is empty; a model samples after at least one token"
     if completion.exact and not sampled:

@@ -24,7 +24,7 @@ TITLES = {
     "control": "control",
 }
 SHORT = ("gamma=1", "gamma=0.5", "gamma=0", "scalar")
-"""Arms of the short table, which shows their medians alone."""
+"""Arms of the short table."""
 
 
 TASKS = (
@@ -75,10 +75,7 @@ def short_table():
     steps = stored()["steps"]
     return _table(
         ["task", *(TITLES[arm] for arm in SHORT), "γ = 1 / scalar", "γ = 0 / scalar"],
-        (
-            [game, *(_number(middle(steps[game][arm])) for arm in SHORT), *_ratios(steps[game])]
-            for game in TASKS
-        ),
+        ([game, *(_short_cell(steps[game][arm]) for arm in SHORT), *_ratios(steps[game])] for game in TASKS),
     )
 
 
@@ -135,6 +132,13 @@ def _cell(steps):
         return "-"
     extent = f"{_number(middle(steps))} ({min(arrived)} to {max(arrived)})"
     return extent if len(arrived) == len(steps) else f"{extent}, {len(arrived)} of {len(steps)}"
+
+
+def _short_cell(steps):
+    """The median, and how many seeds arrived where not all did."""
+    arrived = sum(each is not None for each in steps)
+    text = _number(middle(steps))
+    return text if arrived == len(steps) else f"{text} ({arrived} of {len(steps)})"
 
 
 def _ratios(steps):

@@ -95,7 +95,8 @@ async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
     )
     try:
         model = await check_server(server, given.model_name)
-        renderer, why_not = _load_renderer(given.family, model, config.tokenizer_name)
+        tokenizer = None if config.tokenizer_name == EMBEDDED else load_tokenizer(config.tokenizer_name)
+        renderer, why_not = _load_renderer(given, model, config.tokenizer_name)
         click.echo(f"asking {one_line(model)}", err=True)
         checked = CheckedModel(
             server=server,
@@ -103,8 +104,10 @@ async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
             family=given.family,
             renderer=renderer,
             no_renderer=why_not,
+            tokenizer=tokenizer,
             tokenizer_name=config.tokenizer_name,
             context_tokens=given.context_tokens,
+            tools_in_prompt=given.tools == "prompt",
             extra_body=given.extra_body,
         )
         with _quiet_policies():
@@ -124,15 +127,16 @@ def _quiet_policies() -> Generator[None]:
         logger.setLevel(logging.NOTSET)
 
 
-def _load_renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
+def _load_renderer(given: ServerConfig, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
     """Return (renderer for a named tokenizer, reason if none fits)."""
-    if family is not None:
-        validate_family(family)
+    if given.family is not None:
+        validate_family(given.family)
     if tokenizer_name == EMBEDDED:
         return None, ""  # the default, which no model uses
-    load_tokenizer(tokenizer_name)
     try:
-        return load_renderer(family=family, model_name=model, tokenizer_name=tokenizer_name), ""
+        return load_renderer(
+            family=given.family, model_name=model, tokenizer_name=tokenizer_name, tools=given.tools
+        ), ""
     except ConfigError as error:
         return None, str(error)
 

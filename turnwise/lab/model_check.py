@@ -5,13 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tokenizers import Tokenizer
+
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import ServerFacts, examine_server
+from environments.policy.inference.server_kind import (
+    TEXTS,
+    ServerFacts,
+    examine_server,
+    refuse_other_tokenizer,
+)
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.rendering.chatml import ChatMLRenderer, Renderer
 from environments.policy.rendering.families import detect_family, family_names, read_text_calls
+from environments.policy.row_prompt import TOOLS_IN_PROMPT, dropped_tools
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
@@ -56,8 +64,10 @@ class CheckedModel:
     renderer: Renderer | None = None
     """The model's chat format and tokenizer; None if not named or not available."""
     no_renderer: str = ""
+    tokenizer: Tokenizer | None = None
     tokenizer_name: str = "embedded"
     context_tokens: int | None = None
+    tools_in_prompt: bool = False
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def chat(self) -> ChatPolicy:
@@ -67,6 +77,7 @@ class CheckedModel:
             renderer=ChatMLRenderer.embedded(),
             extra_body=self.extra_body,
             family=self.family,
+            tools_in_prompt=self.tools_in_prompt,
         )
 
 
@@ -119,9 +130,11 @@ class _Check:
         if isinstance(opening, str):
             self.add("chat", "no", opening, "is it the right --model?" if "404" in opening else "")
         else:
+            await self._check_tools(policy, opening)
             await self._check_conversation(policy, opening, text_family=family)
             await self._check_long_prompt(policy)
-        if self.checked.renderer is not None:
+        await self._check_tokenizer()
+        if self.checked.renderer is not None and not self._is_no("tokenizer"):
             await self._check_token_wires(self.checked.renderer)
         self._check_chat_format(opening)
         return self._conclude(opening, family)
@@ -130,6 +143,7 @@ class _Check:
         checked, renderer = self.checked, self.checked.renderer
         tokens: Literal["exact", "text", "none"] = "exact"
         how = ["--openai.server_type chat", *([f"--openai.family {text_family}"] if text_family else [])]
+        how += ["--openai.tools prompt"] if self._is_no("tools") else []
         if self.wires and renderer is not None and not self._is_no("read alike"):
             kind, wire = self.wires[0]
             tokenizer = shlex.quote(checked.tokenizer_name)
@@ -188,6 +202,7 @@ class _Check:
             self.add("tool calls", "no", f"as text, in the format {text_family}", advice)
         elif not results:
             advice = f"a model that was taught tools, and a server that reads its calls: {_PARSER}"
+            advice = "" if self._is_no("tools") else advice
             self.add("tool calls", "not seen", "the model called nothing", advice)
             return
         else:
@@ -200,6 +215,16 @@ class _Check:
             self.add("user after a result", "no", interrupted, advice)
         else:
             self.add("user after a result", "ok", "taken")
+
+    async def _check_tools(self, policy: ChatPolicy, opening: Completion) -> None:
+        plain = await _ask(policy, _OPENING, tools=(), max_tokens=16)
+        counts = [_prompt_tokens(each) for each in (opening, plain) if not isinstance(each, str)]
+        if len(counts) < 2 or None in counts:
+            self.add("tools", "not seen", "the server does not count the tokens of a prompt")
+        elif counts[0] == counts[1]:
+            self.add("tools", "no", dropped_tools(counts[0] or 0), TOOLS_IN_PROMPT)
+        else:
+            self.add("tools", "ok", f"{counts[0]} prompt tokens with a tool, {counts[1]} without")
 
     def _check_tokens(self, opening: Completion) -> None:
         if not opening.exact:
@@ -233,7 +258,7 @@ class _Check:
             return self.add(name, "ok", f"{_LONG_WORDS} words are refused as too long")
         except TurnwiseError as error:
             return self.add(name, "no", str(error))
-        counted = len(long.prompt_ids) if long.exact else long.prompt_tokens
+        counted = _prompt_tokens(long)
         if counted is None:
             return self.add(name, "not seen", "taken; the server does not count its tokens")
         if counted >= _LONG_WORDS:
@@ -244,6 +269,16 @@ class _Check:
             f"--openai.context_tokens {counted}"
         )
         return self.add(name, "no", f"cut in silence: {counted} tokens of {_LONG_WORDS} words", advice)
+
+    async def _check_tokenizer(self) -> None:
+        of = self.checked
+        try:
+            if of.tokenizer and await refuse_other_tokenizer(
+                of.server, of.model, self.facts.kind, of.tokenizer
+            ):
+                self.add("tokenizer", "ok", f"{len(TEXTS)} texts have the server's ids")
+        except TurnwiseError as error:
+            self.add("tokenizer", "no", str(error))
 
     async def _check_token_wires(self, renderer: Renderer) -> None:
         checked = self.checked
@@ -318,6 +353,10 @@ async def _ask(
         except TurnwiseError as error:
             reason = str(error)
     return reason
+
+
+def _prompt_tokens(completion: Completion) -> int | None:
+    return len(completion.prompt_ids) if completion.exact else completion.prompt_tokens
 
 
 def _family_of_calls(message: Message) -> str | None:

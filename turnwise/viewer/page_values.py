@@ -474,7 +474,7 @@ def _columns(
         ],
         # 1 if an act has no peer and keeps its raw return, 0 if it was compared, None if neither is known.
         "alone": [_alone(turn, entry.terms) for turn, entry in zip(turns, ledgers, strict=True)],
-        "tokens": [turn.span.end - turn.span.start for turn in turns],
+        "tokens": [turn.sampled_tokens for turn in turns],
         "trained": [int(turn.trained) for turn in turns],
         "forks": _forks(turns),
         "condensed": [int(turn.condensed is not None) for turn in turns],

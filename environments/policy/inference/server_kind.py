@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import orjson
+from tokenizers import Tokenizer
 
 from environments.policy.inference.dialect import UNNAMED_MODEL, Dialect
 from environments.policy.inference.http_client import (
@@ -191,19 +192,60 @@ async def check_server(server: ModelServer, model: str) -> str:
     return model
 
 
-async def _json(server: ModelServer, path: str, *, at_root: bool = False) -> object:
+TEXTS = (
+    "Hello, world!", "  two spaces, \t a tab\n\na new paragraph\n", "don't I'LL we've", "3.14159 1,000,000",
+    "def f(x):\n    return x ** 2  # square", '{"name": "f", "arguments": {"x": [1, null]}}',
+    "https://example.org/a?b=c&d=%20", "Straße, garçon, naïve", "e\u0301 is not \u00e9", "Привет, мир",
+    "你好\uff0c世界", "こんにちは世界", "안녕하세요", "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया",
+    "🙂👩‍👩‍👧‍👦🏳️‍🌈", "∑ᵢ xᵢ² ≤ ∞", "\u00a0\u200b\u3000|", "AAAAAAAAAAAAAAAA aaaaaaaaaaaaaaaa",
+)  # fmt: skip
+"""Texts on which tokenizers differ: spaces, digits, code, scripts, joined signs."""
+
+
+async def refuse_other_tokenizer(
+    server: ModelServer, model: str, kind: ServerKind, tokenizer: Tokenizer
+) -> bool:
+    """Compare a tokenizer with the server's on `TEXTS`. Return False if the server has no `/tokenize`.
+
+    Raises:
+        ConfigError: if a text has other ids on the server.
+    """
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    for text in TEXTS:
+        fields = {"content": text} if kind == "llama.cpp" else {"model": model, "prompt": text}
+        body = orjson.dumps({**fields, "add_special": False, "add_special_tokens": False})
+        theirs = list_in(mapping(await _page(server, "/tokenize", body, at_root=True)).get("tokens"))
+        ours = tokenizer.encode(text, add_special_tokens=False).ids
+        if not theirs:
+            return False
+        if theirs != ours:
+            pairs = enumerate(zip(theirs, ours, strict=False))
+            at = next((index for index, (one, other) in pairs if one != other), min(len(theirs), len(ours)))
+            raise ConfigError(
+                f"--env.tokenizer_name is not the tokenizer of {server.base_url}: {text!r} has from token "
+                f"{at} on the ids {one_line(str(theirs[at:]))[:100]} there, {str(ours[at:])[:100]} here"
+            )
+    return True
+
+
+async def _json(
+    server: ModelServer, path: str, body: bytes | None = None, *, at_root: bool = False
+) -> object:
     async def read(content: bytes) -> object:
         try:
             return read_json(content)
         except JsonError as error:
             raise IncompleteError(f"its {path} is {start_of(content)}") from error
 
-    return await server.ask(path, None, read, at_root=at_root)
+    return await server.ask(path, body, read, at_root=at_root)
 
 
-async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> object:
+async def _page(
+    server: ModelServer, path: str, body: bytes | None = None, *, at_root: bool = False
+) -> object:
     try:
-        return await _json(server, path, at_root=at_root)
+        return await _json(server, path, body, at_root=at_root)
     except IncompleteError:
         return None
     except (StatusError, NoAnswerError) as error:

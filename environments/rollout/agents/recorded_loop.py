@@ -483,8 +483,8 @@ class RecordedLoop:
             finish_reason=turn.finish_reason
             if message.tool_calls or turn.finish_reason == "length"
             else "stop",
-            prompt_tokens=turn.span.start,
-            completion_tokens=turn.span.end - turn.span.start,
+            prompt_tokens=turn.prompt_tokens,
+            completion_tokens=turn.sampled_tokens,
             created=int(time.time()),
         )
         return asked.reply

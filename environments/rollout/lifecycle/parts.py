@@ -235,6 +235,7 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
         token_wire=wire or None,
         renderer=own_renderer,
         no_renderer=no_renderer,
+        tokenizer_name=config.tokenizer_name,
         load_renderer=None if is_named else load,
         context_tokens=server.context_tokens,
     )

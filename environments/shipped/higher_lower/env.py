@@ -21,10 +21,8 @@ OPENING = (
     Message(role="assistant", content="6"),
     Message(role="user", content="right, start"),
 )
-_ROUNDS = 64
 
-Item = Mapping[str, Any]
-"""`number`, from 1 to 7."""
+Item = Mapping[str, Any]  # number: from 1 to 7
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,8 +32,7 @@ class Range(State):
     low: int = NUMBERS[0]
     high: int = NUMBERS[-1]
     guesses: int = 0
-    ruled_out: float = 0.0
-    """Share of the other numbers that the last guess ruled out."""
+    ruled_out: float = 0.0  # share of the other numbers, by the last guess
 
     def guess(self, text: str, number: int) -> str:
         before, self.guesses = self.high - self.low, self.guesses + 1
@@ -60,7 +57,7 @@ class HigherLowerEnv(TurnLevelRewardMixin, AgentEnv):
     async def load_items(self) -> Sequence[Item]:
         if self.config.has_dataset:
             return await super().load_items()
-        return [{"id": f"{n}-{k}", "number": n} for k in range(_ROUNDS) for n in (4, 1, 6, 2, 7, 3, 5)]
+        return [{"id": f"{n}-{k}", "number": n} for k in range(64) for n in (4, 1, 6, 2, 7, 3, 5)]
 
     def format_prompt(self, item: Item) -> Sequence[Message]:
         return OPENING
@@ -92,6 +89,7 @@ class HigherLowerEnv(TurnLevelRewardMixin, AgentEnv):
         """Mostly guess the middle of what is left, else any number, or none."""
         left, said = list(NUMBERS), [message.content for message in messages[len(OPENING) :]]
         for guess, reply in zip(said[::2], said[1::2], strict=True):
-            left = [n for n in left if reply == "no number" or (n > int(guess)) == (reply == "higher")]
+            at = int(guess) if reply in ("higher", "lower") else 0
+            left = [n for n in left if n != at and (n > at) == (reply != "lower")]
         middle = say(str(left[len(left) // 2]))
         return mostly(0.2 + 0.8 * skill, [middle], [say(str(n)) for n in NUMBERS], [say("maybe 4")])

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
@@ -26,8 +25,7 @@ OPENING = (
     Message(role="assistant", content="4"),
 )
 
-Item = Mapping[str, Any]
-"""`pairs`, two numbers per question."""
+Item = Mapping[str, Any]  # pairs: two numbers per question
 
 
 class QuizConfig(AgentEnvConfig):
@@ -39,11 +37,10 @@ class QuizConfig(AgentEnvConfig):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class forget_turns:  # noqa: N801  # named like the condensers of environments.rollout.context
+class ForgetTurns:
     """Keeps the examples and the last question."""
 
-    name: str = "forget_turns"
+    name = "forget_turns"
 
     async def condense(self, history: History, asking: object) -> History:
         return (*history[: len(OPENING)], history[-1])
@@ -60,7 +57,7 @@ class QuizEnv(TurnLevelRewardMixin, AgentEnv):
 
     @property
     def condenser(self) -> Condenser | None:  # pyright: ignore[reportIncompatibleVariableOverride]  # by a setting
-        return forget_turns() if self.config.memory == "none" else None
+        return ForgetTurns() if self.config.memory == "none" else None
 
     async def load_items(self) -> Sequence[Item]:
         if self.config.has_dataset:

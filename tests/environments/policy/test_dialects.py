@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -223,6 +224,21 @@ async def test_a_model_that_never_calls_is_told_of_once_after_some_rollouts(capl
     (told,) = (each.getMessage() for each in caplog.records)
     assert "called none of the 1 tools that it was offered in the first 8 rollouts" in told
     assert all(flag in told for flag in ("--enable-auto-tool-choice", "--jinja", "--openai.family"))
+
+
+@cases(("without_tools", "said"), [(39, "its template drops them, 39 prompt tokens with"), (21, "--jinja")])
+async def test_tools_that_the_template_drops_are_the_cause_that_is_named(without_tools, said, caplog):
+    async def count(request):
+        text = without(without(answer(), "prompt_token_ids"), "choices", 0, "token_ids")
+        counted = 39 if "tools" in await request.json() else without_tools
+        return JSONResponse(text | {"usage": {"prompt_tokens": counted, "completion_tokens": 2}})
+
+    async with served(count) as (_, policy):
+        for seed in range(8):
+            await policy.complete(replace(REQUEST, seed=seed))
+    (warning,) = (each.getMessage() for each in caplog.records if "called none" in each.getMessage())
+    assert said in warning
+    assert ("--openai.tools prompt" in warning) == (without_tools == 39)
 
 
 @cases("called", [True, False], ids=["calls", "no tools"])

@@ -8,18 +8,24 @@ from rich.console import Console
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase
 
 from environments.config import ServerConfig
+from environments.credit.ledger import ledger
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
+from environments.record.totals import Summary
 from environments.rollout.agent_loop import opening_messages
 from environments.run.process_run import process
 from environments.serve.serving import serve
 from environments.trajectory import StopReason
 from tests.environments.policy.token_server import ALL_WIRES, server_type_of
 from tests.environments.write_file import ITEMS, group_from, made
+from tests.equipment.quirky_server import Quirk, QuirkyServer
 from tests.equipment.running_server import running_server
+from tests.equipment.server_quirks import quirks_named
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -102,9 +108,8 @@ async def test_auto_says_what_it_found(server, asked, said):
 
 async def test_the_only_model_is_taken_and_named_and_gives_the_chat_format():
     server = {"model_name": "default", "family": None}
-    model = "deepseek-r1-distill-qwen"
-    said = f"its only model {model}; it gets token ids (completions, chat format chatml)"
-    assert said in await found(server, kind="vllm", model=model)
+    said = await found(server, kind="vllm", model="qwen3-tiny")
+    assert "its only model qwen3-tiny; it gets token ids (completions, chat format qwen3)" in said
 
 
 async def test_the_window_is_a_setting():
@@ -129,6 +134,16 @@ def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(serv
         made(servers=[asking("http://127.0.0.1:9/v1", **server)], **fields)
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+async def test_a_server_with_another_tokenizer_is_refused_at_the_start(tmp_path):
+    vocabulary = Tokenizer.from_file(f"{FOLDER}/tokenizer.json")
+    vocabulary.normalizer = Lowercase()
+    vocabulary.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(
+        ConfigError, match=r"is not the tokenizer of http.*: 'Hello, world!' has from token 0 on"
+    ):
+        await found({}, tokenizer=str(tmp_path), kind="vllm")
 
 
 @cases(
@@ -199,6 +214,28 @@ async def test_a_turn_that_is_cut_where_the_window_ends_ends_its_rollout_there()
 
 def prompt_of(env):
     return opening_messages(env.format_prompt(ITEMS[0]), system=env.system_prompt, env=env.name)
+
+
+async def test_tokens_of_text_are_counted_by_the_server_in_record_ledger_and_summary(tmp_path):
+    def count(reply):
+        reply["usage"] |= {"prompt_tokens": 39, "completion_tokens": 24}
+
+    path = tmp_path / "r.jsonl"
+    server = QuirkyServer(mock(made()), [*quirks_named(["llamacpp-no-ids"]), Quirk(replies=count)])
+    async with running_server(server) as base_url:
+        env = made(servers=[asking(base_url)], data_path_to_save_groups=str(path))
+        assert await process(env, Console()) == 0
+    credited, *_ = read_groups(path)
+    turns = [turn for trajectory in credited.group.trajectories for turn in trajectory.turns]
+    assert {(turn.prompt_tokens, turn.sampled_tokens) for turn in turns} == {(39, 24)}
+    assert {entry.tokens for entries in ledger(credited) for entry in entries} == {24}
+    summary = Summary()
+    summary.add(credited)
+    numbers = summary.values()
+    assert (numbers["tokens"]["approximate"], numbers["tokens"]["prompts"]) == (
+        24 * len(turns),
+        39 * len(turns),
+    )
 
 
 async def test_serve_refuses_a_server_of_text_alone_at_its_start():

@@ -4,10 +4,11 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
+from tokenizers.normalizers import Lowercase
 
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.mock_server import MockSettings, mock_app
-from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, load_tokenizer
 from environments.policy.scripted import Choice, say
 from environments.trajectory import Message
 from tests.equipment.quirky_server import Quirk, QuirkyServer
@@ -31,7 +32,7 @@ def script(messages, tools, skill):
 
 
 @asynccontextmanager
-async def asked(*quirks, model="scripted", renderer=None, **settings):
+async def asked(*quirks, model="scripted", renderer=None, tokenizer=None, **settings):
     """What is examined: a mock with these quirks."""
     app = mock_app(lambda _: script, skill=1, renderer=RENDERER, settings=MockSettings(**settings))
     own = [each for each in quirks if isinstance(each, Quirk)]
@@ -41,7 +42,9 @@ async def asked(*quirks, model="scripted", renderer=None, **settings):
             base_url=base_url, api_key="k", tries=2, first_wait_s=0.001, longest_wait_s=0.002,
             request_timeout_s=20.0,
         )  # fmt: skip
-        yield CheckedModel(server=server, model=model, renderer=renderer, tokenizer_name="folder")
+        yield CheckedModel(
+            server=server, model=model, renderer=renderer, tokenizer_name="folder", tokenizer=tokenizer
+        )
         await server.aclose()
 
 
@@ -71,6 +74,16 @@ async def test_token_wires_and_our_own_chat_format_lead_to_ids(kind):
     assert sum(name.startswith("ids over") and each.verdict == "ok" for name, each in findings.items()) == 2
     assert f"--openai.server_type {kind}" in examination.flags
     assert "--openai.family chatml" in examination.flags
+
+
+async def test_ids_are_refused_where_the_tokenizer_is_not_the_servers():
+    other = load_tokenizer(EMBEDDED)
+    other.normalizer = Lowercase()
+    examination, findings = await examined(kind="vllm", renderer=RENDERER, tokenizer=other)
+    assert "'Hello, world!' has from token 0 on the ids" in findings["tokenizer"].seen
+    assert "--openai.server_type chat" in examination.flags
+    _, findings = await examined(kind="vllm", renderer=RENDERER, tokenizer=load_tokenizer(EMBEDDED))
+    assert findings["tokenizer"].verdict == "ok"
 
 
 async def test_wires_without_a_tokenizer_are_told_of():
@@ -166,6 +179,29 @@ def without_thoughts(reply):
     if think in ids:
         start = ids.index(RENDERER._control["<think>"][0])
         reply["prompt_token_ids"] = ids[:start] + ids[ids.index(think) + 1 :]
+
+
+async def test_tools_that_the_template_drops_are_named_with_the_setting_that_helps():
+    def count(reply):
+        reply["usage"]["prompt_tokens"] = 39
+
+    def call_nothing(reply):
+        choice = reply["choices"][0]
+        choice["message"] |= {"content": "Sunny.", "tool_calls": []}
+        choice["finish_reason"] = "stop"
+
+    examination, findings = await examined(
+        "llamacpp-no-ids", Quirk(replies=count), Quirk(replies=call_nothing)
+    )
+    assert findings["tools"].seen == "its template drops them, 39 prompt tokens with and without"
+    assert "--openai.tools prompt" in findings["tools"].advice
+    assert findings["tool calls"].advice == ""
+    assert "--openai.tools prompt" in examination.flags
+
+
+async def test_tools_that_are_in_the_prompt_make_it_longer():
+    _, findings = await examined()
+    assert findings["tools"].verdict == "ok"
 
 
 def cut(reply):

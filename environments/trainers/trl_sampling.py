@@ -64,11 +64,10 @@ class RowCache:
             self.clear()
         self._weights = weights
 
-    def add(self, rows: dict[TokenIds, KeysValues]) -> None:
-        """Add rows, and remove those that another row continues."""
-        rows = self.rows | rows
-        continued = {first for first, second in pairwise(sorted(rows)) if second[: len(first)] == first}
-        self.rows = {ids: row for ids, row in rows.items() if ids not in continued}
+    def add(self, ids: TokenIds, row: KeysValues) -> None:
+        """Add a row in the place of those that it continues."""
+        self.rows = {known: kept for known, kept in self.rows.items() if ids[: len(known)] != known}
+        self.rows[ids] = row
         excess = sum(map(_bytes_of, self.rows.values())) - self._max_bytes
         while excess > 0:
             excess -= _bytes_of(self.rows.pop(next(iter(self.rows))))
@@ -110,29 +109,31 @@ class CachedSampler:
                     self._is_plain = has_plain_cache(self._model)
                 if self._is_plain:
                     return self._sample_with_rows(batch)
-                width = max(len(wanted.prompt_ids) for wanted in batch)
-                return self._sample(batch, [(None, 0)] * len(batch), width)[0]
+                return self._sample(batch, None, max(len(wanted.prompt_ids) for wanted in batch))[0]
         finally:
             self._model.train(was_training)
 
     def _sample_with_rows(self, batch: Sequence[Wanted]) -> list[Sampled]:
         self._cache.clear_if_changed(self._model)
-        rows = dict(self._cache.rows)
         prompts = [tuple(wanted.prompt_ids) for wanted in batch]
+        known, width = self._read_beginnings(prompts)
+        end = width + (0 if known is None else known.get_seq_length())
+        sampled, cache = self._sample(batch, known, width)
+        for index, (ids, each) in enumerate(zip(prompts, sampled, strict=True)):
+            fed = (*ids, *each.token_ids[:-1])
+            self._cache.add(fed, _row_of(cache, index, end - len(ids), len(fed)))
+        return sampled
+
+    def _read_beginnings(self, prompts: Sequence[TokenIds]) -> tuple[Any, int]:
+        """Return a cache of all but the last tokens of the prompts, and the number of those."""
+        rows = dict(self._cache.rows)
         while beginnings := _shared_beginnings(prompts, rows):
             self._read(beginnings, rows)
         new = [max(1, len(ids) - known) for ids, _, known in _longest_matches(prompts, rows)]
         width = max(n for n in new if sum(max(0, n - each) for each in new) <= _MAX_REREAD * sum(new))
         self._read([ids[:-width] for ids in prompts], rows)
-        known = [(rows.get(key), max(0, len(ids) - width)) for ids, key, _ in _longest_matches(prompts, rows)]
-        sampled, cache = self._sample(batch, known, width)
-        end = max(length for _, length in known) + width
-        kept: dict[TokenIds, KeysValues] = {}
-        for index, (ids, each) in enumerate(zip(prompts, sampled, strict=True)):
-            fed = (*ids, *each.token_ids[:-1])
-            kept[fed] = _row_of(cache, index, end - len(ids), len(fed))
-        self._cache.add(kept)
-        return sampled
+        matches = _longest_matches(prompts, rows)
+        return _join([(rows.get(key), max(0, len(ids) - width)) for ids, key, _ in matches]), width
 
     def _read(self, beginnings: Collection[TokenIds], rows: dict[TokenIds, KeysValues]) -> None:
         """Add the rows of `beginnings` that are missing."""
@@ -150,21 +151,18 @@ class CachedSampler:
                 [0] * pad + [1] * len(ids) + [0] * (width - new)
                 for pad, (new, ids, _) in zip(left, of_a_size, strict=True)
             ]
-            output = self._forward(self._tensor(unread), self._tensor(attention), _joined(known))
+            output = self._forward(self._tensor(unread), self._tensor(attention), _join(known))
             for index, (pad, (new, ids, _)) in enumerate(zip(left, of_a_size, strict=True)):
                 rows[ids] = _row_of(output.past_key_values, index, pad, len(ids))
                 self.prompt_tokens_read += new
 
-    def _sample(
-        self, batch: Sequence[Wanted], known: Sequence[tuple[KeysValues | None, int]], width: int
-    ) -> tuple[list[Sampled], Any]:
-        """Sample after the last `width` tokens of each prompt; what stands before them is known."""
-        past = max(length for _, length in known)
+    def _sample(self, batch: Sequence[Wanted], cache: Any, width: int) -> tuple[list[Sampled], Any]:
+        """Sample after the last `width` tokens of each prompt; `cache` has what stands before them."""
+        past = 0 if cache is None else cache.get_seq_length()
         prompts = [wanted.prompt_ids for wanted in batch]
         self.prompt_tokens_read += sum(min(width, len(ids)) for ids in prompts)
         ids = self._tensor([[0] * (width - len(ids)) + [*ids[-width:]] for ids in prompts])
         attention = self._tensor([[0] * (past + width - len(ids)) + [1] * len(ids) for ids in prompts])
-        cache: Any = _joined(known)
         found: list[tuple[list[int], list[float]]] = [([], []) for _ in batch]
         going = set(range(len(batch)))
         while True:
@@ -255,21 +253,22 @@ def _common(first: TokenIds, second: TokenIds) -> int:
     return next(differ, min(len(first), len(second)))
 
 
-def _joined(rows: Sequence[tuple[KeysValues | None, int]]) -> DynamicCache | None:
+def _join(rows: Sequence[tuple[KeysValues | None, int]]) -> DynamicCache | None:
     """Return a cache of the first tokens of each row, padded on the left."""
     width = max(length for _, length in rows)
     some = next((row for row, length in rows if row and length), None)
     if some is None:
         return None
     cache = DynamicCache()
-    keys, values = (
-        each.new_zeros((each.shape[0], len(rows), each.shape[1], width, each.shape[3])) for each in some
-    )
-    for index, (row, length) in enumerate(rows):
-        for padded, each in zip((keys, values), row or (), strict=False):
-            padded[:, index, :, width - length :] = each[:, :, :length]
-    for layer in range(len(keys)):
-        cache.update(keys[layer], values[layer], layer)
+    for layer in range(len(some[0])):
+        keys, values = (
+            each[layer].new_zeros((len(rows), each.shape[1], width, each.shape[3])) for each in some
+        )
+        for index, (row, length) in enumerate(rows):
+            if row:
+                keys[index, :, width - length :] = row[0][layer, :, :length]
+                values[index, :, width - length :] = row[1][layer, :, :length]
+        cache.update(keys, values, layer)
     return cache
 
 

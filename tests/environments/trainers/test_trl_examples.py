@@ -50,6 +50,19 @@ def test_the_script_to_copy_trains_and_saves_a_model(tmp_path):
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
+def test_the_laptop_trainer_takes_three_steps(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 5, "num_attention_heads": 1}
+    config = transformers.LlamaConfig(
+        vocab_size=2048, num_key_value_heads=1, bos_token_id=None, eos_token_id=2, **sizes
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    transformers.AutoTokenizer.from_pretrained(EMBEDDED_TOKENIZER_DIR).save_pretrained(tmp_path / "model")
+    told = run("train_smol_trl.py", "--model", tmp_path / "model", "--steps", 3, "--out", "out", cwd=tmp_path)
+    assert told.count("'turnwise/padding': '0'") == 3
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
 def test_a_tenth_of_the_learning_example_runs(tmp_path):
     run("learn_trl/learn.py", "--tenth", "--out", tmp_path / "out", cwd=tmp_path)
     curves = json.loads((tmp_path / "out" / "curves.json").read_text())

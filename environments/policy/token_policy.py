@@ -145,9 +145,9 @@ class TokenPolicy(ServedModel):
                 ) from error
             if reply.finish_reason != "stop":
                 raise ConfigError(
-                    f"{self._url}: the id {stop_id} ends a turn in the chat format {self.renderer.name}, but "
-                    f"is no end token of the model; name another --openai.family, or ask by messages with "
-                    f"--openai.server_type chat"
+                    f"{self._url}: the id {stop_id}, of the chat format {self.renderer.name} or of "
+                    f"--openai.extra_body.stop_token_ids, is no end token of the model, and only these end a "
+                    f"turn; name another --openai.family, or ask by messages with --openai.server_type chat"
                 )
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:

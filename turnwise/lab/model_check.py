@@ -50,6 +50,7 @@ _IDS = "Exact tokens, sent and given as ids: a row goes on from what was sampled
 _MESSAGES = "Exact tokens, asked by messages."
 _FORKS = " Rows fork: a trainer gets more rows, and more tokens, than were sampled."
 _TAKES_IDS = " It takes ids, too: with --tokenizer NAME of the model rows go on from what was sampled."
+_BY_MESSAGES = "It takes ids: add --tokenizer NAME of the model. Asked by messages: "
 _TEXT = (
     "Text only: the record says exact: false, and no trainer can learn from it. Good for evaluation, judges "
     "and data."
@@ -154,9 +155,9 @@ class _Check:
         elif isinstance(opening, str):
             tokens, conclusion = "none", f"It cannot be used: {opening}"
         elif not opening.exact or opening.logprobs is None:
-            tokens, conclusion = "text", _TEXT
+            tokens, conclusion = "text", f"{_BY_MESSAGES if self._takes_ids else ''}{_TEXT}"
         else:
-            ids_too = _TAKES_IDS if self.facts.kind in {kind for kind, _ in WIRES} else ""
+            ids_too = _TAKES_IDS if self._takes_ids else ""
             conclusion = f"{_MESSAGES}{_FORKS if self._is_no('prefix') else ''}{ids_too}"
         # Quoted: the server chose the name, and users copy the line into a shell.
         where = [f"--openai.base_url {shlex.quote(checked.server.base_url)}"]
@@ -168,6 +169,10 @@ class _Check:
             conclusion=conclusion,
             flags=() if tokens == "none" else (*where, *how, *limit),
         )
+
+    @property
+    def _takes_ids(self) -> bool:
+        return self.facts.kind in {kind for kind, _ in WIRES}
 
     def _is_no(self, name: str) -> bool:
         return name in self.findings and self.findings[name].verdict == "no"
@@ -229,6 +234,7 @@ class _Check:
     def _check_tokens(self, opening: Completion) -> None:
         if not opening.exact:
             advice = "vLLM from 0.10.2 on and SGLang from 0.5.13 on give them; for others see docs/models.md"
+            advice = "it takes and gives ids: add --tokenizer NAME" if self._takes_ids else advice
             self.add("token ids", "no", "the replies have text alone", advice)
             return
         counts = f"{len(opening.prompt_ids)} of the prompt, {len(opening.token_ids)} sampled"

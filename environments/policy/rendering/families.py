@@ -156,7 +156,7 @@ def _read_calls(family: str, content: str, tools: Sequence[ToolSpec]) -> tuple[s
     return read_text_calls(content, family, tools)
 
 
-def _find_reader(text: str, call: ToolCall, tool: ToolSpec) -> ReadCalls | None:
+def find_call_reader(text: str, call: ToolCall, tool: ToolSpec) -> ReadCalls | None:
     """Return the reader of the family that reads `call`, the only one in `text`, or None."""
     for family in (HERMES, "qwen3-coder", "glm-4.5", *_SECTIONS, "llama-3"):
         opening = "{" if family == "llama-3" else _SECTIONS.get(family, CALL)[0]
@@ -211,7 +211,7 @@ def load_renderer(
             f"(chat_template.jinja, or chat_template in tokenizer_config.json); give a folder with one, or "
             f"--openai.family as one of {', '.join((_CHATML, *LIBRARY_FAMILIES))}"
         )
-    find_reader = None if tools == "prompt" else _find_reader
+    find_reader = None if tools == "prompt" else find_call_reader
     renderer = TemplateRenderer(template, tokenizer, find_reader=find_reader)
     if tools == "template" and renderer.tools_in_prompt:
         raise ConfigError(

@@ -14,7 +14,7 @@ from typing import Any, Final, cast, overload
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.pre_tokenizers import ByteLevel, Metaspace
 
 from environments.policy.rendering.chatml import LONG_CHARS, THINK, CannotExtendError, first_stop
 from environments.policy.rendering.hermes import read_json_call
@@ -266,6 +266,11 @@ class FamilyTokenizer:
         self._tokenizer: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        before = self._tokenizer.pre_tokenizer  # pyright: ignore[reportAttributeAccessIssue] - its stub has no getter
+        if isinstance(before, Metaspace) and before.prepend_scheme == "first":
+            # Pieces behind a marker are not the first of a text.
+            before.prepend_scheme = "never"
+            self._tokenizer.pre_tokenizer = before  # pyright: ignore[reportAttributeAccessIssue]
         self.name_or_path = name_or_path
         self.unk_token_id = None
         self.missing: list[str] | None = None

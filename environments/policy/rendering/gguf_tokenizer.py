@@ -4,11 +4,10 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -51,15 +50,13 @@ def write_tokenizer_folder(gguf: Path) -> Path:
     texts = _make_files(gguf)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent))
-        for name, text in texts.items():
-            (scratch / name).write_text(text, encoding="utf-8")
-        try:
-            scratch.rename(folder)
-        except OSError:
-            shutil.rmtree(scratch)
+        with TemporaryDirectory(dir=folder.parent) as scratch:
+            made = Path(scratch, "made")
+            made.mkdir()
+            for name, text in texts.items():
+                (made / name).write_text(text, encoding="utf-8")
             if not folder.is_dir():  # else another process made it meanwhile
-                raise
+                made.rename(folder)
     except OSError as error:
         raise ConfigError(
             f"the tokenizer cannot be kept in {folder.parent} ({error.strerror}); set XDG_CACHE_HOME to a "

@@ -34,7 +34,7 @@ _TOOL: Final = ToolSpec(
 )
 _CALL: Final = ToolCall(id="call_0", name="vexq4", arguments='{"city": "Rome"}')
 _RESULT: Final = Message(role="tool", content="vexq6", tool_call_id="call_0")
-_LEAVES_OUT: Final = "leaves out the message"
+_LEAVES_OUT: Final = "leaves it out"
 _ADVICE: Final = "name the model's --openai.family, or --env.tokenizer_name of a folder with another template"
 
 
@@ -50,13 +50,7 @@ class TemplateRenderer:
     def __init__(
         self, template: ChatTemplate, tokenizer: Tokenizer, *, find_reader: FindReader | None = None
     ) -> None:
-        """Examine the template on short conversations.
-
-        Args:
-            template: the model's.
-            tokenizer: the model's.
-            find_reader: returns the reader of a call that the template has written; without one, tools are
-                written into the prompt.
+        """Examine the template; without a reader of the calls that it writes, tools are in the prompt.
 
         Raises:
             TokenizerError: if it raises or leaves out messages, or no token ends a turn.
@@ -67,12 +61,16 @@ class TemplateRenderer:
         self._takes_objects = True
         self._examine_roles()
         self.vocabulary_size = self._tokenizer.vocabulary_size()
-        self.stop_ids = self._find_stop_ids()
+        self.stop_ids: tuple[int, ...] = self._find_stop_ids()
         self._stops = tuple(text for text, each in self._tokenizer.markers.items() if each in self.stop_ids)
         reader = None if find_reader is None else self._find_reader(find_reader)
         self.tools_in_prompt = reader is None
         self._read_calls: ReadCalls = reader or read_hermes_calls
         self._opens_thought = self._open(()).rstrip().endswith(THINK[0])
+
+    @property
+    def markers(self) -> Mapping[str, int]:
+        return self._tokenizer.markers
 
     @cached_property
     def longest_token(self) -> int:
@@ -210,15 +208,17 @@ class TemplateRenderer:
         return fitted
 
     def _examine_roles(self) -> None:
+        source = self._template.source
         if problem := self._problem(_USER):
+            raise TokenizerError(f"the chat template of {source}, given a user message, {problem}; {_ADVICE}")
+        if problem := self._problem(_USER, _ANSWER) or self._problem(_USER, _ANSWER, opened=False):
             raise TokenizerError(
-                f"the chat template of {self._template.source} {problem} with one user message; {_ADVICE}"
+                f"the chat template of {source}, given an assistant message, {problem}; {_ADVICE}"
             )
         self._takes_users_in_a_row = not self._problem(_USER, _LATER_USER)
-        problem = self._problem(_SYSTEM, _USER)
-        if problem == _LEAVES_OUT:
+        if (problem := self._problem(_SYSTEM, _USER)) == _LEAVES_OUT:
             raise TokenizerError(
-                f"the chat template of {self._template.source} {problem} of role system; {_ADVICE}"
+                f"the chat template of {source}, given a system message, {problem}; {_ADVICE}"
             )
         self._takes_system = not problem
         self._takes_later_system = not self._problem(_USER, _ANSWER, _SYSTEM)
@@ -239,9 +239,9 @@ class TemplateRenderer:
                     return reader
         return None
 
-    def _problem(self, *messages: Message) -> str:
+    def _problem(self, *messages: Message, opened: bool = True) -> str:
         try:
-            text = self._render(self._describe(messages), (), opened=True)
+            text = self._render(self._describe(messages), (), opened=opened)
         except TemplateRefusal as error:
             return f"raises {str(error)!r}"
         return "" if all(each.content in text for each in messages) else _LEAVES_OUT
@@ -251,10 +251,8 @@ class TemplateRenderer:
         _, _, behind = self._render(given, (), opened=False).rpartition(_ANSWER.content)
         written = [text for text, is_marker in self._tokenizer.split(behind) if is_marker][:1]
         texts = [*written, self._template.tokens.get("eos_token", "")]
-        known = self._tokenizer.markers
-        ids = tuple(
-            dict.fromkeys([*(known[text] for text in texts if text in known), *self._template.end_ids])
-        )
+        known = [self.markers[text] for text in texts if text in self.markers]
+        ids = tuple(dict.fromkeys([*known, *self._template.end_ids]))
         if not ids:
             raise TokenizerError(
                 f"no token of {self._template.source} ends a turn: its chat template writes none behind an "

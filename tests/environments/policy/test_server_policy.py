@@ -150,7 +150,7 @@ async def test_a_server_with_another_tokenizer_is_refused_at_the_start(tmp_path)
     ("template", "problem"),
     [
         (None, "the chat format of 'scripted' is not known: "),
-        ("{{ raise_exception('no') }}", "raises 'no' with one user message"),
+        ("{{ raise_exception('no') }}", "given a user message, raises 'no'"),
     ],
     ids=["no-template", "raises"],
 )

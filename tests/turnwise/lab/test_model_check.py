@@ -116,6 +116,13 @@ async def test_a_real_servers_quirks_are_findings_and_it_can_be_used(server):
     assert examination.tokens == ("text" if server in TEXT_ALONE else "exact")
 
 
+async def test_a_server_that_takes_ids_is_not_called_text_alone():
+    examination, findings = await examined("llamacpp")
+    assert findings["server"].seen == "llama.cpp"
+    assert findings["token ids"].advice == "it takes and gives ids: add --tokenizer NAME"
+    assert examination.conclusion.startswith("It takes ids: add --tokenizer NAME")
+
+
 @cases(
     ("quirk", "name", "seen"),
     [

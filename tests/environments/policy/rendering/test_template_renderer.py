@@ -126,11 +126,13 @@ def test_user_messages_are_joined_where_the_template_demands_that_roles_alternat
     ("template", "message"),
     [
         ("{% for %}", "is not valid Jinja"),
-        ("{{ raise_exception('no images') }}", "raises 'no images' with one user message"),
-        ("{{ messages[0].text + 1 }}", "raises .* with one user message"),
-        ("hello<|im_end|>", "leaves out the message with one user message"),
+        ("{{ raise_exception('no images') }}", "given a user message, raises 'no images'"),
+        ("{{ messages[0].text + 1 }}", "given a user message, raises"),
+        ("hello<|im_end|>", "given a user message, leaves it out"),
         (CHATML.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"),
-         "leaves out the message of role system"),
+         "given a system message, leaves it out"),
+        ("{% if messages[1:] %}{{ raise_exception('one') }}{% endif %}" + CHATML,
+         "given an assistant message, raises 'one'"),
         (CHATML.replace("<|im_end|>", ""), "no token of a model ends a turn"),
     ],
 )  # fmt: skip

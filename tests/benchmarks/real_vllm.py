@@ -37,7 +37,7 @@ def write(folder):
 
 def measure(url, folder, model, wire):
     """Print a line on 40 rollouts; whether they are exact and near."""
-    kind = Kind(env=Chat, server_type=wire, settings={"group_size": 8, "on_cut": "respond"})
+    kind = Kind(env=Chat, server={"server_type": wire}, settings={"group_size": 8, "on_cut": "respond"})
     with tempfile.TemporaryDirectory() as scratch:
         rollouts = asyncio.run(play(kind, url, folder, Path(scratch, "record.jsonl"))).rollouts
     reasons = [turn.finish_reason for each in rollouts for turn in each.turns]

@@ -26,7 +26,7 @@ class Kind:
     """An environment, and how its rollouts are made."""
 
     env: type
-    server_type: str = "auto"
+    server: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
 
 
@@ -45,7 +45,7 @@ async def play(kind, url, tokenizer, path):
         tokenizer_name=str(tokenizer), data_path_to_save_groups=str(path), **settings
     )
     async with running_server(_proxy(url, replies)) as through:
-        server = ServerConfig(base_url=through, server_type=kind.server_type)
+        server = ServerConfig(base_url=through, **kind.server)
         assert await process(kind.env(config, [server]), Console(quiet=True)) == 0
     rollouts = [each for credited in read_groups(path) for each in credited.group.trajectories]
     return Played(rollouts=rollouts, replies=replies)

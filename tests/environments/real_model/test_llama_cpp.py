@@ -17,20 +17,21 @@ from tests.environments.real_model.smol_envs import Chat, LongTalk, OpenAIProgra
 from tests.environments.serve.loopback import TURNWISE, running
 from tests.tables import cases
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(600)
 ON = {"on_cut": "respond"}
 FEW = {"max_concurrent_rollouts": 2}
 """So that the server reads a long prompt that all rollouts share twice, not once for each of its slots."""
+CHAT = {"server_type": "chat"}
 KINDS = {
     "tools": Kind(env=ShownLooking, settings=FEW),
     "chat": Kind(env=Chat, settings={**ON, "group_size": 3}),
     "program": Kind(env=OpenAIProgram, settings={"group_size": 2}),
     "long": Kind(env=LongTalk, settings={**ON, "group_size": 2}),
-    "long by messages": Kind(env=LongTalk, server_type="chat", settings={**ON, "group_size": 2}),
-    "tools by messages": Kind(env=ShownLooking, server_type="chat", settings=FEW),
-    "chat by messages": Kind(env=Chat, server_type="chat", settings={**ON, "group_size": 2}),
+    "long by messages": Kind(env=LongTalk, server=CHAT, settings={**ON, "group_size": 2}),
+    "tools by messages": Kind(env=ShownLooking, server=CHAT | {"tools": "prompt"}, settings=FEW),
+    "chat by messages": Kind(env=Chat, server=CHAT, settings={**ON, "group_size": 2}),
 }
-BY_IDS = [name for name, kind in KINDS.items() if kind.server_type == "auto"]
+BY_IDS = [name for name, kind in KINDS.items() if not kind.server]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ pytestmark = [
         reason="llama.cpp's templates are not in build/llama_models",
     ),
     pytest.mark.soak,
+    pytest.mark.timeout(900),
 ]
 WHOLE = [each for each in FAMILIES if f"| {each.name} | whole |" in DOCUMENT.read_text(encoding="utf-8")]
 REPLY = [Message(role="user", content="more")]

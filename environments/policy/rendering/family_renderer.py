@@ -165,7 +165,7 @@ def _library_result(
 def _library_message(
     message: Message, named: dict[str, tuple[str, str]], as_text: AsText, *, calls_as_text: bool
 ) -> dict[str, Any]:
-    calls = [call for call in message.tool_calls if not calls_as_text and _is_object(call)]
+    calls = [call for call in message.tool_calls if not calls_as_text and is_object(call)]
     others = [
         f"{call.name}({call.arguments})" if call.name else call.arguments
         for call in message.tool_calls
@@ -188,7 +188,7 @@ def _library_message(
     return given
 
 
-def _is_object(call: ToolCall) -> bool:
+def is_object(call: ToolCall) -> bool:
     if call.status != "ok":
         return False
     try:
@@ -415,36 +415,37 @@ class _PrefixDecoder:
                 start, before = index + 1, before + len(text)
 
 
-class FamilyRenderer:
+class TokenizerRenderer:
+    def __init__(self, tokenizer: Tokenizer, *, model_name: str = "") -> None:
+        self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
+        self.vocabulary_size = self._tokenizer.vocabulary_size()
+
+    @property
+    def markers(self) -> Mapping[str, int]:
+        return self._tokenizer.markers
+
+    @cached_property
+    def longest_token(self) -> int:
+        return self._tokenizer.longest_token()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+
+class FamilyRenderer(TokenizerRenderer):
     """Renders one family's format; reasoning stays, so that rows only grow.
 
     In whole prompts (the first, and after a fork) the template decides about earlier reasoning.
     """
 
     def __init__(self, family: str, tokenizer: Tokenizer, *, model_name: str = "") -> None:
-        self._family = family
-        self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
+        super().__init__(tokenizer, model_name=model_name)
+        self.name = family
         self._known_tools: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         self._library = _create_renderer(family, self._tokenizer)
         question = [{"role": "user", "content": "?"}]
         self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._library.get_stop_token_ids()))
-        self.vocabulary_size = self._tokenizer.vocabulary_size()
-
-    @property
-    def name(self) -> str:
-        return self._family
-
-    @cached_property
-    def longest_token(self) -> int:
-        return self._tokenizer.longest_token()
-
-    @property
-    def markers(self) -> Mapping[str, int]:
-        return self._tokenizer.markers
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         described = self._describe(tools)
@@ -455,7 +456,7 @@ class FamilyRenderer:
                 return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
             except (ValueError, TypeError, NotImplementedError) as error:
                 problem = error
-        raise PolicyError(f"the chat format {self._family} cannot write this: {problem}") from problem
+        raise PolicyError(f"the chat format {self.name} cannot write this: {problem}") from problem
 
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
@@ -468,7 +469,7 @@ class FamilyRenderer:
         if read.reasoning_complete is False and stopped_at is not None:
             raise CannotExtendError("stopped inside reasoning")
         given = library_replies(messages, read.tool_calls, self._tokenizer.from_message)
-        if self._family in _BY_TEMPLATE:
+        if self.name in _BY_TEMPLATE:
             return self._after_template(given, read, closed=stopped_at is not None)
         before = [*self._opening, *sampled]
         bridged = self._library.bridge_to_next_turn(
@@ -520,7 +521,7 @@ class FamilyRenderer:
             return SimpleNamespace(
                 content=text, reasoning_content=None, tool_calls=[], reasoning_complete=True
             )
-        if self._family == "deepseek-v4":
+        if self.name == "deepseek-v4":
             return self._read_dsml(token_ids)
         described = [tool.to_openai() for tool in tools] or None
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
@@ -552,7 +553,7 @@ class FamilyRenderer:
 
     @cached_property
     def _think(self) -> tuple[str, str]:
-        return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
+        return ("<think:opensource>", "</think:opensource>") if self.name == "hy3" else THINK
 
     def _after_template(self, given: list[dict[str, Any]], read: Any, *, closed: bool) -> tuple[int, ...]:
         answered: dict[str, Any] = {"role": "assistant", "content": "."}

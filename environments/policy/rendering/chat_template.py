@@ -64,20 +64,14 @@ class ChatTemplate:
             given = {each["name"]: each["template"] for each in cast("list[Any]", given)}
         if not given:
             return None
-        named: dict[str, Any] = {key: value for key, value in config.items() if key.endswith("_token")}
-        texts: dict[str, Any] = {
-            key: cast("dict[str, Any]", value).get("content") if isinstance(value, dict) else value
-            for key, value in named.items()
+        tokens = {
+            key: value if type(value) is str else value.get("content", "")
+            for key, value in config.items()
+            if key.endswith("_token") and type(value) in (str, dict)
         }
         ends = _read_json_file(name, "generation_config.json").get("eos_token_id")
-        return cls(
-            name,
-            given,
-            tokens={key: text for key, text in texts.items() if isinstance(text, str)},
-            end_ids=()
-            if ends is None
-            else tuple(cast("list[int]", ends if isinstance(ends, list) else [ends])),
-        )
+        end_ids = cast("list[int]", ends if type(ends) is list else [] if ends is None else [ends])
+        return cls(name, given, tokens=tokens, end_ids=tuple(end_ids))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, opened: bool

@@ -18,6 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Metaspace
 
 from environments.policy.rendering.chatml import LONG_CHARS, THINK, CannotExtendError, first_stop
 from environments.policy.rendering.hermes import read_json_call
+from environments.policy.rendering.tools_in_prompt import write_calls
 from environments.trajectory import Message
 from tools.calls import CallStatus, ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
@@ -111,25 +112,22 @@ def _allows_text(schema: Mapping[str, Any]) -> bool:
 AsText = Callable[[str], str]
 
 
-def library_messages(
-    messages: Sequence[Message], as_text: AsText, *, calls_as_text: bool = False
-) -> list[dict[str, Any]]:
+def library_messages(messages: Sequence[Message], as_text: AsText) -> list[dict[str, Any]]:
     """Return a conversation for the library; calls that are not JSON objects become content.
 
-    With `calls_as_text` all calls and results become text. Calls are numbered through the conversation, since
-    Kimi's format contains these ids.
+    Calls are numbered through the conversation, since Kimi's format contains these ids.
     """
     named: dict[str, tuple[str, str]] = {}
     numbers = count()
     given: list[dict[str, Any]] = []
     for message in messages:
-        if message.role == "tool" and not calls_as_text:
+        if message.role == "tool":
             written_id, name = named.get(message.tool_call_id or "", (message.tool_call_id, None))
             given.append(_library_result(message, written_id, name, as_text))
             continue
         for call in message.tool_calls:
             named[call.id] = (f"functions.{call.name}:{next(numbers)}", call.name)
-        given.append(_library_message(message, named, as_text, calls_as_text=calls_as_text))
+        given.append(_library_message(message, named, as_text))
     return given
 
 
@@ -143,7 +141,7 @@ def library_replies(
             written_id, name = next(names, (message.tool_call_id, None))
             given.append(_library_result(message, written_id, name, as_text))
         else:
-            given.append(_library_message(message, {}, as_text, calls_as_text=False))
+            given.append(_library_message(message, {}, as_text))
     return given
 
 
@@ -162,18 +160,15 @@ def _library_result(
     return given
 
 
-def _library_message(
-    message: Message, named: dict[str, tuple[str, str]], as_text: AsText, *, calls_as_text: bool
-) -> dict[str, Any]:
-    calls = [call for call in message.tool_calls if not calls_as_text and is_object(call)]
+def _library_message(message: Message, named: dict[str, tuple[str, str]], as_text: AsText) -> dict[str, Any]:
+    calls = [call for call in message.tool_calls if is_object(call)]
     others = [
         f"{call.name}({call.arguments})" if call.name else call.arguments
         for call in message.tool_calls
         if call not in calls
     ]
     content = "\n".join(filter(None, [message.content, *others]))
-    role = "user" if message.role == "tool" else message.role
-    given: dict[str, Any] = {"role": role, "content": as_text(content)}
+    given: dict[str, Any] = {"role": message.role, "content": as_text(content)}
     if message.reasoning:
         given["reasoning_content"] = as_text(message.reasoning)
     if calls:
@@ -459,8 +454,8 @@ class FamilyRenderer(TokenizerRenderer):
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         described = self._describe(tools)
         problem: Exception | None = None
-        for calls_as_text in (False, True):
-            given = library_messages(messages, self._tokenizer.from_message, calls_as_text=calls_as_text)
+        for each in (messages, write_calls(messages)):
+            given = library_messages(each, self._tokenizer.from_message)
             try:
                 return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
             except (ValueError, TypeError, NotImplementedError) as error:

@@ -60,23 +60,31 @@ class ChatTemplate:
         """Load the template of a folder or a Hugging Face name; None if it has none."""
         config = _read_json_file(name, "tokenizer_config.json")
         given = _read_file(name, "chat_template.jinja") or config.get("chat_template")
-        if isinstance(given, list):
-            given = {each["name"]: each["template"] for each in cast("list[Any]", given)}
         if not given:
             return None
+        ends: Any = _read_json_file(name, "generation_config.json").get("eos_token_id")
+        ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
+        try:
+            if isinstance(given, list):
+                given = {each["name"]: each["template"] for each in cast("list[Any]", given)}
+            by_name: dict[str, Any] = {"default": given} if isinstance(given, str) else dict(given)
+            is_readable = all(isinstance(each, str) for each in (by_name["default"], *by_name.values()))
+        except (LookupError, TypeError, ValueError):
+            is_readable = False
+        if not is_readable:
+            raise TokenizerError(f"chat_template of {name} is neither text nor texts by name with `default`")
+        if any(type(each) is not int for each in ends):
+            raise TokenizerError(f"eos_token_id in generation_config.json of {name} is not of whole numbers")
         named: dict[str, Any] = {key: value for key, value in config.items() if key.endswith("_token")}
         texts: dict[str, Any] = {
             key: cast("dict[str, Any]", value).get("content") if isinstance(value, dict) else value
             for key, value in named.items()
         }
-        ends = _read_json_file(name, "generation_config.json").get("eos_token_id")
         return cls(
             name,
             given,
             tokens={key: text for key, text in texts.items() if isinstance(text, str)},
-            end_ids=()
-            if ends is None
-            else tuple(cast("list[int]", ends if isinstance(ends, list) else [ends])),
+            end_ids=tuple(ends),
         )
 
     def render(
@@ -135,12 +143,15 @@ def _read_file(name: str, file: str) -> str | None:
             return None
         except Exception as error:
             raise TokenizerError(f"no {file} of {name!r}: {' '.join(str(error).split())[:300]}") from error
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{file} of {name} cannot be read: {error}") from error
 
 
 def _read_json_file(name: str, file: str) -> dict[str, Any]:
     try:
         content = read_json(_read_file(name, file) or "{}")
-    except (JsonError, UnicodeDecodeError) as error:
+    except JsonError as error:
         raise TokenizerError(f"{file} of {name} cannot be read: {error}") from error
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}

@@ -7,7 +7,7 @@ DEV_READY := $(VENV)/.dev-ready
 # Twice the cores of a small machine, since tests wait for processes and servers. A worker needs 1.1 GB.
 WORKERS ?= 4
 LINT := environments scripts tools tests turnwise
-.PHONY: demo test test-all compiled check docs mutate format lock upgrade clean
+.PHONY: demo test test-all compiled check docs mutate real-vllm format lock upgrade clean
 
 demo: $(RUN_READY)  ## roll out a shipped environment: no network, Docker, GPU or key once installed
 	@echo "51 bugs, each tried four times: about 24 s on two cores, the first group within 3 s"
@@ -39,6 +39,9 @@ docs: $(DEV_READY)  ## the documentation as a site that opens from disk; a warni
 
 mutate: $(DEV_READY)  ## make small changes of the code, and print those that no test notices
 	$(BIN)/python -m scripts.mutate $(MUTATE)
+
+real-vllm: $(DEV_READY)  ## play on a real vLLM on the CPU, beside torch; installs 5 GB into build/vllm
+	scripts/real_vllm.sh
 
 format: $(DEV_READY)  ## format the code and fix lint findings
 	$(BIN)/ruff format $(LINT)

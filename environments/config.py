@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from environments.policy.inference.dialect import SET_ELSEWHERE, UNNAMED_MODEL, validate_extra_body
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json
-from tools.plain_text import nearest, split_url, without_credentials
+from tools.plain_text import nearest, without_credentials
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
 """Settings of Atropos without effect here: the accepted values, and what to do instead."""
@@ -555,6 +555,7 @@ def check_config(config: Any, env_cls: type) -> AgentEnvConfig:
 
 logger = logging.getLogger(__name__)
 _OPENAI_KEY = "OPENAI_API_KEY"
+_OPENAI_URL = re.compile(r"https://([a-z0-9-]+\.)*api\.openai\.com(:\d+)?(/|$)", re.IGNORECASE | re.ASCII)
 
 
 class ModelServerConfig(Section):
@@ -700,11 +701,8 @@ def with_keys(servers: Sequence[ServerT], variables: Mapping[str, str]) -> list[
 def _with_key(server: ServerT, variables: Mapping[str, str]) -> ServerT:
     name, label = server.api_key_env, f"--{server.section}.api_key_env"
     if name is None:
-        if (
-            server.has_key
-            or not _is_openai(str(server.base_url))
-            or not variables.get(_OPENAI_KEY, "").strip()
-        ):
+        is_openai = _OPENAI_URL.match(str(server.base_url))
+        if server.has_key or not is_openai or not variables.get(_OPENAI_KEY, "").strip():
             return server
         name = _OPENAI_KEY
     elif not re.fullmatch(r"[A-Za-z_]\w*", name):  # not quoted, since it may be the key
@@ -716,12 +714,6 @@ def _with_key(server: ServerT, variables: Mapping[str, str]) -> ServerT:
         problem = "empty" if name in variables else "not set"
         raise ConfigError(f"{label} {name}: this environment variable is {problem}") from KeyError(name)
     return server.model_copy(update={"api_key": key, "api_key_env": name})
-
-
-def _is_openai(url: str) -> bool:
-    parts = split_url(url)
-    host = "" if parts is None or parts.scheme != "https" else parts.hostname or ""
-    return host == "api.openai.com" or host.endswith(".api.openai.com")
 
 
 def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import random
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,7 +159,7 @@ class Result:
         return f"| {self.family.name} | {rows} | {self.tokens:.1f} | {stops} | {self.tools} |"
 
 
-@cache
+@lru_cache(maxsize=2)
 def renderer_of(family: Family) -> TemplateRenderer:
     tokenizer = make_tokenizer(read_metadata(MODELS / f"ggml-vocab-{family.vocabulary}.gguf"))
     added = {family.bos, family.eos, *family.markers} - {""}

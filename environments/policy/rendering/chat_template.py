@@ -62,30 +62,26 @@ class ChatTemplate:
         given = _read_file(name, "chat_template.jinja") or config.get("chat_template")
         if not given:
             return None
-        ends: Any = _read_json_file(name, "generation_config.json").get("eos_token_id")
-        ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
+        by_name: dict[str, Any] = {}
         try:
             if isinstance(given, list):
                 given = {each["name"]: each["template"] for each in cast("list[Any]", given)}
-            by_name: dict[str, Any] = {"default": given} if isinstance(given, str) else dict(given)
+            by_name = {"default": given} if isinstance(given, str) else dict(given)
             is_readable = all(isinstance(each, str) for each in (by_name["default"], *by_name.values()))
         except (LookupError, TypeError, ValueError):
             is_readable = False
         if not is_readable:
             raise TokenizerError(f"chat_template of {name} is neither text nor texts by name with `default`")
-        if any(type(each) is not int for each in ends):
-            raise TokenizerError(f"eos_token_id in generation_config.json of {name} is not of whole numbers")
-        named: dict[str, Any] = {key: value for key, value in config.items() if key.endswith("_token")}
-        texts: dict[str, Any] = {
-            key: cast("dict[str, Any]", value).get("content") if isinstance(value, dict) else value
-            for key, value in named.items()
+        tokens = {
+            key: value if type(value) is str else value.get("content", "")
+            for key, value in config.items()
+            if key.endswith("_token") and type(value) in (str, dict)
         }
-        return cls(
-            name,
-            given,
-            tokens={key: text for key, text in texts.items() if isinstance(text, str)},
-            end_ids=tuple(ends),
-        )
+        ends = _read_json_file(name, "generation_config.json").get("eos_token_id")
+        end_ids = cast("list[int]", ends if type(ends) is list else [] if ends is None else [ends])
+        if any(type(each) is not int for each in end_ids):
+            raise TokenizerError(f"eos_token_id in generation_config.json of {name} is not of whole numbers")
+        return cls(name, by_name, tokens=tokens, end_ids=tuple(end_ids))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, opened: bool

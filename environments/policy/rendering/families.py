@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, Literal
 
 from environments.policy.rendering.chat_template import ChatTemplate
@@ -152,10 +151,6 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
     return found if found[1] else (content, ())
 
 
-def _read_calls(family: str, content: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
-    return read_text_calls(content, family, tools)
-
-
 def find_call_reader(text: str, call: ToolCall, tool: ToolSpec) -> ReadCalls | None:
     """Return the reader of the family that reads `call`, the only one in `text`, or None."""
     for family in (HERMES, "qwen3-coder", "glm-4.5", *_SECTIONS, "llama-3"):
@@ -166,7 +161,7 @@ def find_call_reader(text: str, call: ToolCall, tool: ToolSpec) -> ReadCalls | N
             _, found = read_text_calls(text, family, [tool])
             read = [(each.name, each.status, each.arguments.replace(" ", "")) for each in found]
             if read == [(call.name, "ok", call.arguments.replace(" ", ""))]:
-                return partial(_read_calls, family)
+                return lambda content, tools: read_text_calls(content, family, tools)
     return None
 
 
@@ -181,11 +176,8 @@ def load_renderer(
     Raises:
         ConfigError: if no renderer fits; the message names what to set or install.
     """
-    if tokenizer_name == EMBEDDED and family is None:
-        family = _CHATML
-    known = family or detect_family(model_name) or detect_family(tokenizer_name)
-    if known is not None:
-        validate_family(known)
+    family = family or (_CHATML if tokenizer_name == EMBEDDED else None)
+    known = validate_family(family) if family else detect_family(model_name) or detect_family(tokenizer_name)
     if tools == "prompt" and family in LIBRARY_FAMILIES:
         raise ConfigError(
             f"--openai.tools prompt has no effect on the chat format {family}, which has a place for tools; "
@@ -196,8 +188,7 @@ def load_renderer(
     tokenizer = load_tokenizer(tokenizer_name)
     if known == _CHATML:
         renderer = ChatMLRenderer(tokenizer)
-        lacking = renderer.missing_markers
-        if not lacking:
+        if not (lacking := renderer.missing_markers):
             return renderer
         if family == _CHATML:
             raise ConfigError(

@@ -18,6 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Metaspace
 
 from environments.policy.rendering.chatml import LONG_CHARS, THINK, CannotExtendError, first_stop
 from environments.policy.rendering.hermes import read_json_call
+from environments.policy.rendering.tools_in_prompt import write_calls
 from environments.trajectory import Message
 from tools.calls import CallStatus, ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
@@ -111,25 +112,22 @@ def _allows_text(schema: Mapping[str, Any]) -> bool:
 AsText = Callable[[str], str]
 
 
-def library_messages(
-    messages: Sequence[Message], as_text: AsText, *, calls_as_text: bool = False
-) -> list[dict[str, Any]]:
+def library_messages(messages: Sequence[Message], as_text: AsText) -> list[dict[str, Any]]:
     """Return a conversation for the library; calls that are not JSON objects become content.
 
-    With `calls_as_text` all calls and results become text. Calls are numbered through the conversation, since
-    Kimi's format contains these ids.
+    Calls are numbered through the conversation, since Kimi's format contains these ids.
     """
     named: dict[str, tuple[str, str]] = {}
     numbers = count()
     given: list[dict[str, Any]] = []
     for message in messages:
-        if message.role == "tool" and not calls_as_text:
+        if message.role == "tool":
             written_id, name = named.get(message.tool_call_id or "", (message.tool_call_id, None))
             given.append(_library_result(message, written_id, name, as_text))
             continue
         for call in message.tool_calls:
             named[call.id] = (f"functions.{call.name}:{next(numbers)}", call.name)
-        given.append(_library_message(message, named, as_text, calls_as_text=calls_as_text))
+        given.append(_library_message(message, named, as_text))
     return given
 
 
@@ -143,7 +141,7 @@ def library_replies(
             written_id, name = next(names, (message.tool_call_id, None))
             given.append(_library_result(message, written_id, name, as_text))
         else:
-            given.append(_library_message(message, {}, as_text, calls_as_text=False))
+            given.append(_library_message(message, {}, as_text))
     return given
 
 
@@ -162,18 +160,15 @@ def _library_result(
     return given
 
 
-def _library_message(
-    message: Message, named: dict[str, tuple[str, str]], as_text: AsText, *, calls_as_text: bool
-) -> dict[str, Any]:
-    calls = [call for call in message.tool_calls if not calls_as_text and _is_object(call)]
+def _library_message(message: Message, named: dict[str, tuple[str, str]], as_text: AsText) -> dict[str, Any]:
+    calls = [call for call in message.tool_calls if is_object(call)]
     others = [
         f"{call.name}({call.arguments})" if call.name else call.arguments
         for call in message.tool_calls
         if call not in calls
     ]
     content = "\n".join(filter(None, [message.content, *others]))
-    role = "user" if message.role == "tool" else message.role
-    given: dict[str, Any] = {"role": role, "content": as_text(content)}
+    given: dict[str, Any] = {"role": message.role, "content": as_text(content)}
     if message.reasoning:
         given["reasoning_content"] = as_text(message.reasoning)
     if calls:
@@ -188,7 +183,7 @@ def _library_message(
     return given
 
 
-def _is_object(call: ToolCall) -> bool:
+def is_object(call: ToolCall) -> bool:
     if call.status != "ok":
         return False
     try:
@@ -415,47 +410,48 @@ class _PrefixDecoder:
                 start, before = index + 1, before + len(text)
 
 
-class FamilyRenderer:
+class TokenizerRenderer:
+    def __init__(self, tokenizer: Tokenizer, *, model_name: str = "") -> None:
+        self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
+        self.vocabulary_size = self._tokenizer.vocabulary_size()
+
+    @property
+    def markers(self) -> Mapping[str, int]:
+        return self._tokenizer.markers
+
+    @cached_property
+    def longest_token(self) -> int:
+        return self._tokenizer.longest_token()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+
+class FamilyRenderer(TokenizerRenderer):
     """Renders one family's format; reasoning stays, so that rows only grow.
 
     In whole prompts (the first, and after a fork) the template decides about earlier reasoning.
     """
 
     def __init__(self, family: str, tokenizer: Tokenizer, *, model_name: str = "") -> None:
-        self._family = family
-        self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
+        super().__init__(tokenizer, model_name=model_name)
+        self.name = family
         self._known_tools: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         self._library = _create_renderer(family, self._tokenizer)
         question = [{"role": "user", "content": "?"}]
         self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._library.get_stop_token_ids()))
-        self.vocabulary_size = self._tokenizer.vocabulary_size()
-
-    @property
-    def name(self) -> str:
-        return self._family
-
-    @cached_property
-    def longest_token(self) -> int:
-        return self._tokenizer.longest_token()
-
-    @property
-    def markers(self) -> Mapping[str, int]:
-        return self._tokenizer.markers
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         described = self._describe(tools)
         problem: Exception | None = None
-        for calls_as_text in (False, True):
-            given = library_messages(messages, self._tokenizer.from_message, calls_as_text=calls_as_text)
+        for each in (messages, write_calls(messages)):
+            given = library_messages(each, self._tokenizer.from_message)
             try:
                 return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
             except (ValueError, TypeError, NotImplementedError) as error:
                 problem = error
-        raise PolicyError(f"the chat format {self._family} cannot write this: {problem}") from problem
+        raise PolicyError(f"the chat format {self.name} cannot write this: {problem}") from problem
 
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
@@ -468,7 +464,7 @@ class FamilyRenderer:
         if read.reasoning_complete is False and stopped_at is not None:
             raise CannotExtendError("stopped inside reasoning")
         given = library_replies(messages, read.tool_calls, self._tokenizer.from_message)
-        if self._family in _BY_TEMPLATE:
+        if self.name in _BY_TEMPLATE:
             return self._after_template(given, read, closed=stopped_at is not None)
         before = [*self._opening, *sampled]
         bridged = self._library.bridge_to_next_turn(
@@ -520,7 +516,7 @@ class FamilyRenderer:
             return SimpleNamespace(
                 content=text, reasoning_content=None, tool_calls=[], reasoning_complete=True
             )
-        if self._family == "deepseek-v4":
+        if self.name == "deepseek-v4":
             return self._read_dsml(token_ids)
         described = [tool.to_openai() for tool in tools] or None
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
@@ -552,7 +548,7 @@ class FamilyRenderer:
 
     @cached_property
     def _think(self) -> tuple[str, str]:
-        return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
+        return ("<think:opensource>", "</think:opensource>") if self.name == "hy3" else THINK
 
     def _after_template(self, given: list[dict[str, Any]], read: Any, *, closed: bool) -> tuple[int, ...]:
         answered: dict[str, Any] = {"role": "assistant", "content": "."}

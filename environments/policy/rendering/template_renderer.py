@@ -4,21 +4,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from os.path import commonprefix
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from tokenizers import Tokenizer
 
 from environments.policy.rendering.chat_template import ChatTemplate, TemplateRefusal
 from environments.policy.rendering.chatml import THINK, CannotExtendError, TokenizerError, first_stop
-from environments.policy.rendering.family_renderer import FamilyTokenizer, map_text
+from environments.policy.rendering.family_renderer import TokenizerRenderer, is_object, map_text
 from environments.policy.rendering.hermes import read_hermes_calls
 from environments.policy.rendering.tools_in_prompt import write_calls, write_tools
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import PolicyError
-from tools.json_input import JsonError, read_json
 
 _TURN: Final = "\ufdd0\ufdd3"
 """Stands for a sampled turn; message text never contains it, since guarding replaces each \\ufdd0."""
@@ -37,12 +35,11 @@ _RESULT: Final = Message(role="tool", content="vexq6", tool_call_id="call_0")
 _LEAVES_OUT: Final = "leaves it out"
 _ADVICE: Final = "name the model's --openai.family, or --env.tokenizer_name of a folder with another template"
 
-
 ReadCalls = Callable[[str, Sequence[ToolSpec]], tuple[str, tuple[ToolCall, ...]]]
 FindReader = Callable[[str, ToolCall, ToolSpec], ReadCalls | None]
 
 
-class TemplateRenderer:
+class TemplateRenderer(TokenizerRenderer):
     """Renders with a model's chat template; a row continues with what the template writes behind a turn."""
 
     name = "template"
@@ -55,29 +52,17 @@ class TemplateRenderer:
         Raises:
             TokenizerError: if it raises or leaves out messages, or no token ends a turn.
         """
+        super().__init__(tokenizer)
         self._template = template
-        self._tokenizer = FamilyTokenizer(tokenizer)
         self._takes_system = self._takes_later_system = self._takes_users_in_a_row = True
         self._takes_objects = True
         self._examine_roles()
-        self.vocabulary_size = self._tokenizer.vocabulary_size()
         self.stop_ids: tuple[int, ...] = self._find_stop_ids()
         self._stops = tuple(text for text, each in self._tokenizer.markers.items() if each in self.stop_ids)
         reader = None if find_reader is None else self._find_reader(find_reader)
         self.tools_in_prompt = reader is None
         self._read_calls: ReadCalls = reader or read_hermes_calls
         self._opens_thought = self._open(()).rstrip().endswith(THINK[0])
-
-    @property
-    def markers(self) -> Mapping[str, int]:
-        return self._tokenizer.markers
-
-    @cached_property
-    def longest_token(self) -> int:
-        return self._tokenizer.longest_token()
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         if self.tools_in_prompt:
@@ -98,15 +83,13 @@ class TemplateRenderer:
             raise CannotExtendError("tokens after a stop token")
         if self.tools_in_prompt:
             messages, tools = write_calls(messages), ()
-        has_results = bool(messages) and messages[0].role == "tool"
-        calls = self.parse(sampled, tools).tool_calls if has_results else ()
-        try:
-            closing, text = self._suffix(calls, messages, tools)
-        except TemplateRefusal:
-            try:
-                closing, text = self._suffix((), write_calls(messages), tools)
-            except TemplateRefusal as error:
-                raise CannotExtendError("the template refuses what follows the turn") from error
+        calls = self.parse(sampled, tools).tool_calls if messages and messages[0].role == "tool" else ()
+        for given in ((calls, messages), ((), write_calls(messages))):
+            with suppress(TemplateRefusal):
+                closing, text = self._suffix(*given, tools)
+                break
+        else:
+            raise CannotExtendError("the template refuses what follows the turn")
         if stopped_at is None:
             return tuple(self._tokenizer.encode(closing + text))
         if closing:  # encoded with it, since some tokenizers drop white space behind a marker
@@ -182,13 +165,9 @@ class TemplateRenderer:
         return described
 
     def _arguments(self, call: ToolCall) -> Any:
-        try:
-            arguments = read_json(call.arguments or "{}")
-        except JsonError as error:
-            raise TemplateRefusal(str(error)) from error
-        if call.status != "ok" or not isinstance(arguments, dict):
+        if not is_object(call):
             raise TemplateRefusal("the arguments of a call are not an object")
-        return self._as_arguments(map_text(cast("dict[str, Any]", arguments), self._tokenizer.from_message))
+        return self._as_arguments(map_text(json.loads(call.arguments or "{}"), self._tokenizer.from_message))
 
     def _as_arguments(self, arguments: Mapping[str, Any]) -> Any:
         return arguments if self._takes_objects else json.dumps(arguments, ensure_ascii=False)
@@ -208,19 +187,17 @@ class TemplateRenderer:
         return fitted
 
     def _examine_roles(self) -> None:
-        source = self._template.source
-        if problem := self._problem(_USER):
-            raise TokenizerError(f"the chat template of {source}, given a user message, {problem}; {_ADVICE}")
-        if problem := self._problem(_USER, _ANSWER) or self._problem(_USER, _ANSWER, opened=False):
-            raise TokenizerError(
-                f"the chat template of {source}, given an assistant message, {problem}; {_ADVICE}"
-            )
+        user, system = self._problem(_USER), self._problem(_SYSTEM, _USER)
+        answer = self._problem(_USER, _ANSWER) or self._problem(_USER, _ANSWER, opened=False)
+        needed = {"a user": user, "an assistant": answer, "a system": system if system == _LEAVES_OUT else ""}
+        for role, problem in needed.items():
+            if problem:
+                source = self._template.source
+                raise TokenizerError(
+                    f"the chat template of {source}, given {role} message, {problem}; {_ADVICE}"
+                )
         self._takes_users_in_a_row = not self._problem(_USER, _LATER_USER)
-        if (problem := self._problem(_SYSTEM, _USER)) == _LEAVES_OUT:
-            raise TokenizerError(
-                f"the chat template of {source}, given a system message, {problem}; {_ADVICE}"
-            )
-        self._takes_system = not problem
+        self._takes_system = not system
         self._takes_later_system = not self._problem(_USER, _ANSWER, _SYSTEM)
 
     def _find_reader(self, find_reader: FindReader) -> ReadCalls | None:

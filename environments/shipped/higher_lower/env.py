@@ -27,9 +27,7 @@ Item = Mapping[str, Any]  # number: from 1 to 7
 
 @dataclass(slots=True, kw_only=True)
 class Range(State):
-    """The numbers that no reply has ruled out: low to high."""
-
-    low: int = NUMBERS[0]
+    low: int = NUMBERS[0]  # low to high: the numbers that no reply has ruled out
     high: int = NUMBERS[-1]
     guesses: int = 0
     ruled_out: float = 0.0  # share of the other numbers, by the last guess
@@ -66,16 +64,14 @@ class HigherLowerEnv(TurnLevelRewardMixin, AgentEnv):
         return Range()
 
     def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
-        state: Range = ctx.state
-        reply = state.guess(turn.message.content.strip(), item["number"])
+        reply = ctx.state.guess(turn.message.content.strip(), item["number"])
         ctx.metrics["right"] = float(reply == "right")
-        if reply == "right" or state.guesses == GUESSES:
+        if reply == "right" or ctx.state.guesses == GUESSES:
             ctx.end("won" if reply == "right" else "lost")
         return reply
 
     def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
-        state: Range = ctx.state
-        return f"{state.low} to {state.high}, {GUESSES - state.guesses} guesses"
+        return f"{ctx.state.low} to {ctx.state.high}, {GUESSES - ctx.state.guesses} guesses"
 
     def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float:
         return INFORMATION_WEIGHT * ctx.state.ruled_out
@@ -86,7 +82,6 @@ class HigherLowerEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Mostly guess the middle of what is left, else any number, or none."""
         left, said = list(NUMBERS), [message.content for message in messages[len(OPENING) :]]
         for guess, reply in zip(said[::2], said[1::2], strict=True):
             at = int(guess) if reply in ("higher", "lower") else 0

@@ -38,8 +38,6 @@ class QuizConfig(AgentEnvConfig):
 
 
 class ForgetTurns:
-    """Keeps the examples and the last question."""
-
     name = "forget_turns"
 
     async def condense(self, history: History, asking: object) -> History:

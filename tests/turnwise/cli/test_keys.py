@@ -62,9 +62,10 @@ def test_openai_gets_the_key_of_its_own_variable(url):
         "https://evil.example/api.openai.com/v1",
         "https://evilapi.openai.com/v1",
         "https://api.openai.com\\@evil.example/v1",
+        "https://ap\u0131.openai.com/v1",
         "http://localhost:8000/v1",
     ],
-    ids=["plain", "suffix", "user", "path", "prefix", "backslash", "local"],
+    ids=["plain", "suffix", "user", "path", "prefix", "backslash", "dotless i", "local"],
 )
 def test_no_other_host_gets_the_key_of_openai(url):
     assert key_for(url, {"OPENAI_API_KEY": KEY}) == "none"

@@ -1,4 +1,4 @@
-"""Print the tables of runs.csv, and draw the curves.
+"""Write the tables of runs.csv into README.md, and draw the curves.
 
 PYTHONPATH=..:../learn_trl python table.py runs.csv
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from curves import WIDTH, drawn
-from learn import ARMS, NOISY, PLAIN, SEARCH, WHOLE, last_success, read_rows
+from learn import ARMS, NOISY, PLAIN, RATES, SEARCH, WHOLE, last_success, read_rows
 
 T_90 = {2: 6.314, 3: 2.920, 4: 2.353, 5: 2.132}
 """Student's quantile for a two-sided interval of 90 %, by the number of seeds."""
@@ -61,6 +61,8 @@ def tuning_table(rows, task):
         found = {}
         for run in runs_of(rows, task, 16, arm, "tuning"):
             found.setdefault(float(run["rate"]), []).append(last_success(run))
+        if len(found) < len(RATES):
+            continue
         shown = ", ".join(f"{rate:g}: {fmean(values):.3f}" for rate, values in sorted(found.items()))
         lines.append(f"| {arm} | {shown} |")
     return "\n".join(lines)
@@ -81,13 +83,18 @@ def picture(rows):
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(panels)}</svg>\n'
 
 
+def results(rows):
+    tables = {name: table(rows, *of) for name, of in TASKS.items()}
+    tables |= {f"Tuning, {name}": tuning_table(rows, TASKS[name][0]) for name in DRAWN}
+    parts = [f"**{name}**\n\n{text}" for name, text in tables.items() if text.count("\n") > 1]
+    return "\n\n".join([f"{len(rows)} of 183 planned runs are in `runs.csv`.", *parts])
+
+
 def main():
-    rows = read_rows(Path(sys.argv[1]))
-    for name, (task, rollouts) in TASKS.items():
-        print(f"\n{name}\n\n{table(rows, task, rollouts)}")
-    for name in DRAWN:
-        print(f"\nTuning, {name}\n\n{tuning_table(rows, TASKS[name][0])}")
-    Path(__file__).with_name("curves.svg").write_text(picture(rows))
+    rows, page = read_rows(Path(sys.argv[1])), Path(__file__).with_name("README.md")
+    before, mark, _ = page.read_text().partition("<!-- results -->\n")
+    page.write_text(f"{before}{mark}\n{results(rows)}\n")
+    page.with_name("curves.svg").write_text(picture(rows))
 
 
 if __name__ == "__main__":

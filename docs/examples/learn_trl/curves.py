@@ -16,9 +16,8 @@ def drawn(curves, title="share of right letters, mean of five steps"):
     ]
     for index, ((arm, rate), seeds) in enumerate(curves.items()):
         parts += [_line(shares, COLOURS[arm]) for shares in seeds]
-        parts.append(
-            f'<text x="{LEFT + 8}" y="{TOP + 14 * (index + 1)}" fill="{COLOURS[arm]}">{arm}, rate {rate:g}</text>'
-        )
+        y, text = BOTTOM - 14 * (len(curves) - index) + 6, f"{arm}, rate {rate:g}"
+        parts.append(f'<text x="{RIGHT}" y="{y}" text-anchor="end" fill="{COLOURS[arm]}">{text}</text>')
     return "".join([*parts, "</svg>\n"])
 
 

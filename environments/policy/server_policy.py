@@ -109,8 +109,7 @@ class ServerPolicy:
             how += ", tools in the prompt"
         model = f", its only model {one_line(self.name)}" if self._has_one_model else ""
         self.found = f"{url} is {self.facts}{model}; {how}"
-        by_messages = wire is None or self.renderer is None
-        if by_messages and self.facts.kind in TEXT_BY_MESSAGES:
+        if wire is None and self.facts.kind in TEXT_BY_MESSAGES:
             self.chat.warn_text_only()
         elif (problem := logprobs_warning(self.chat.sampling, self.facts)) is not None:
             _LOG.warning("%s: %s", url, problem)

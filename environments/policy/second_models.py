@@ -29,7 +29,6 @@ from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.trajectory import JudgeCall, Message
 from tools.errors import ConfigError, NoModelError, PolicyError, SecondModelError
-from tools.plain_text import one_line
 from tools.time_profile import measure
 
 LONGEST_ANSWER = 200_000
@@ -365,8 +364,6 @@ class SecondModels:
         if "judge" in served:
             self._answering["judge"] = AnswerCache(asked=served["judge"])
         self._unusable_in: dict[str, set[Hashable]] = {role: set() for role in ROLES}
-        self.found: tuple[str, ...] = ()
-        """A line for each model that was chosen as its server's only one."""
 
     @property
     def roles(self) -> Sequence[str]:
@@ -394,14 +391,10 @@ class SecondModels:
 
     async def check(self) -> None:
         for role, model in self._served.items():
-            named = model.model
             try:
                 await model.check()
             except ConfigError as error:
                 raise ConfigError(f"the {role}'s model server: {error}") from error
-            if model.model != named:
-                only = f"the only model of {model.server.base_url}"
-                self.found += (f"the {role} is {one_line(model.model)}, {only}",)
 
     async def aclose(self) -> None:
         for model in self._served.values():

@@ -73,8 +73,6 @@ class ServerPolicy:
         if self.chat.model != named:
             self._has_one_model = True
             self.chat.family = self.chat.family or detect_family(self.chat.model)
-            if self.load_renderer is not None:
-                self.renderer, self.no_renderer = await asyncio.to_thread(self.load_renderer, self.chat.model)
         await self._decide()
 
     async def aclose(self) -> None:
@@ -94,6 +92,8 @@ class ServerPolicy:
 
     async def _examine(self) -> ChatPolicy | TokenPolicy:
         url = self.chat.server.base_url
+        if self.load_renderer is not None:
+            self.renderer, self.no_renderer = await asyncio.to_thread(self.load_renderer, self.chat.model)
         self.facts = await examine_server(self.chat.server, self.chat.model)
         if self.context_tokens is None:
             self.context_tokens = self.facts.context_tokens
@@ -109,8 +109,7 @@ class ServerPolicy:
             how += ", tools in the prompt"
         model = f", its only model {one_line(self.name)}" if self._has_one_model else ""
         self.found = f"{url} is {self.facts}{model}; {how}"
-        by_messages = wire is None or self.renderer is None
-        if by_messages and self.facts.kind in TEXT_BY_MESSAGES:
+        if wire is None and self.facts.kind in TEXT_BY_MESSAGES:
             self.chat.warn_text_only()
         elif (problem := logprobs_warning(self.chat.sampling, self.facts)) is not None:
             _LOG.warning("%s: %s", url, problem)

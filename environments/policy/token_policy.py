@@ -12,6 +12,7 @@ from environments.policy.base import CompletionRequest
 from environments.policy.inference.chat_reply import ReplyError
 from environments.policy.inference.dialect import is_context_overflow, sampling_of, shaping_fields
 from environments.policy.inference.http_client import NoAnswerError, StatusError
+from environments.policy.inference.model_server import is_transient
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.inference.token_wires import TokenReply, TokenRequest, TokenWire
 from environments.policy.rendering.chatml import (
@@ -140,7 +141,8 @@ class TokenPolicy(ServedModel):
             try:
                 reply = await self._ask(asked)
             except PolicyError as error:
-                raise ServerAway(
+                is_away = error.__cause__ is not None and is_transient(error.__cause__)
+                raise (ServerAway if is_away else ConfigError)(
                     f"whether the id {stop_id} ends a turn could not be tried: {error}"
                 ) from error
             if reply.finish_reason != "stop":

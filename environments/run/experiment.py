@@ -57,6 +57,8 @@ NOT_COUNTED = WHERE_WRITTEN | frozenset({
     "dataset_path",
 })  # fmt: skip
 """Settings that may differ between runs of an experiment."""
+ADDED = frozenset({"on_cut"})
+"""Settings that older records lack: their defaults are no facts, so that those runs resume."""
 OF_A_SERVER = frozenset({
     "server_type", "family", "tools", "context_tokens", "temperature", "top_p", "extra_body",
 })  # fmt: skip
@@ -159,6 +161,8 @@ def _settings(config: AgentEnvConfig) -> dict[str, str]:
         if name in NOT_COUNTED or _NOT_COUNTED.fullmatch(name) or not field.repr:
             continue
         value = getattr(config, name)
+        if name in ADDED and value == field.default:
+            continue
         text = without_credentials(stable_text(value))
         plain = isinstance(value, int | float | None) or value in get_args(field.annotation)
         known = plain or name in AgentEnvConfig.model_fields

@@ -50,7 +50,6 @@ _IDS = "Exact tokens, sent and given as ids: a row goes on from what was sampled
 _MESSAGES = "Exact tokens, asked by messages."
 _FORKS = " Rows fork: a trainer gets more rows, and more tokens, than were sampled."
 _TAKES_IDS = " It takes ids, too: with --tokenizer NAME of the model rows go on from what was sampled."
-_BY_MESSAGES = "It takes ids: add --tokenizer NAME of the model. Asked by messages: "
 _TEXT = (
     "Text only: the record says exact: false, and no trainer can learn from it. Good for evaluation, judges "
     "and data."
@@ -145,6 +144,7 @@ class _Check:
         tokens: Literal["exact", "text", "none"] = "exact"
         how = ["--openai.server_type chat", *([f"--openai.family {text_family}"] if text_family else [])]
         how += ["--openai.tools prompt"] if self._is_no("tools") else []
+        ids_too = _TAKES_IDS if self._takes_ids else ""
         if self.wires and renderer is not None and not self._is_no("read alike"):
             kind, wire = self.wires[0]
             tokenizer = shlex.quote(checked.tokenizer_name)
@@ -155,9 +155,8 @@ class _Check:
         elif isinstance(opening, str):
             tokens, conclusion = "none", f"It cannot be used: {opening}"
         elif not opening.exact or opening.logprobs is None:
-            tokens, conclusion = "text", f"{_BY_MESSAGES if self._takes_ids else ''}{_TEXT}"
+            tokens, conclusion = "text", f"{_TEXT}{ids_too}"
         else:
-            ids_too = _TAKES_IDS if self._takes_ids else ""
             conclusion = f"{_MESSAGES}{_FORKS if self._is_no('prefix') else ''}{ids_too}"
         # Quoted: the server chose the name, and users copy the line into a shell.
         where = [f"--openai.base_url {shlex.quote(checked.server.base_url)}"]

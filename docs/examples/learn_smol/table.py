@@ -71,14 +71,15 @@ def tuning_table(rows, task):
 def picture(rows):
     """The mean over the seeds of each arm, a panel per task."""
     panels = []
-    for index, name in enumerate(DRAWN):
+    for name in DRAWN:
         curves = {}
         for arm in ARMS:
             if runs := runs_of(rows, *TASKS[name], arm):
                 successes = [[float(each) for each in run["success"].split()] for run in runs]
                 curves[arm, float(runs[0]["rate"])] = [list(map(fmean, zip(*successes, strict=True)))]
         title = f"{name}: success, mean of the seeds and of five steps"
-        panels.append(drawn(curves, title).replace("<svg ", f'<svg x="{index * WIDTH}" ', 1))
+        if curves:
+            panels.append(drawn(curves, title).replace("<svg ", f'<svg x="{len(panels) * WIDTH}" ', 1))
     size = f'viewBox="0 0 {WIDTH * len(panels)} 260"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(panels)}</svg>\n'
 

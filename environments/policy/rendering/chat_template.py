@@ -60,10 +60,18 @@ class ChatTemplate:
         """Load the template of a folder or a Hugging Face name; None if it has none."""
         config = _read_json_file(name, "tokenizer_config.json")
         given = _read_file(name, "chat_template.jinja") or config.get("chat_template")
-        if isinstance(given, list):
-            given = {each["name"]: each["template"] for each in cast("list[Any]", given)}
         if not given:
             return None
+        by_name: dict[str, Any] = {}
+        try:
+            if isinstance(given, list):
+                given = {each["name"]: each["template"] for each in cast("list[Any]", given)}
+            by_name = {"default": given} if isinstance(given, str) else dict(given)
+            is_readable = all(isinstance(each, str) for each in (by_name["default"], *by_name.values()))
+        except (LookupError, TypeError, ValueError):
+            is_readable = False
+        if not is_readable:
+            raise TokenizerError(f"chat_template of {name} is neither text nor texts by name with `default`")
         tokens = {
             key: value if type(value) is str else value.get("content", "")
             for key, value in config.items()
@@ -71,7 +79,9 @@ class ChatTemplate:
         }
         ends = _read_json_file(name, "generation_config.json").get("eos_token_id")
         end_ids = cast("list[int]", ends if type(ends) is list else [] if ends is None else [ends])
-        return cls(name, given, tokens=tokens, end_ids=tuple(end_ids))
+        if any(type(each) is not int for each in end_ids):
+            raise TokenizerError(f"eos_token_id in generation_config.json of {name} is not of whole numbers")
+        return cls(name, by_name, tokens=tokens, end_ids=tuple(end_ids))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, opened: bool
@@ -129,12 +139,15 @@ def _read_file(name: str, file: str) -> str | None:
             return None
         except Exception as error:
             raise TokenizerError(f"no {file} of {name!r}: {' '.join(str(error).split())[:300]}") from error
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{file} of {name} cannot be read: {error}") from error
 
 
 def _read_json_file(name: str, file: str) -> dict[str, Any]:
     try:
         content = read_json(_read_file(name, file) or "{}")
-    except (JsonError, UnicodeDecodeError) as error:
+    except JsonError as error:
         raise TokenizerError(f"{file} of {name} cannot be read: {error}") from error
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}

@@ -281,6 +281,7 @@ class FamilyTokenizer:
         )
         self._tokenizer.encode_special_tokens = True
         self._drop_space = frozenset(token.content for token in added.values() if token.rstrip)
+        self._marker_ids = frozenset(self.markers.values())
         self._in_encoded = MarkerBreaks(self.markers)
         self._in_messages = MarkerBreaks([*self.markers, *_TEXT_MARKERS])
 
@@ -313,14 +314,22 @@ class FamilyTokenizer:
             drops_space = is_marker and each in self._drop_space
             if is_marker:
                 ids.append(self.markers[piece])
-            elif not piece:
-                continue
-            elif len(piece) < LONG_CHARS:
-                ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
-            else:
-                (encoding,) = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
-                ids += encoding.ids
+            elif piece:
+                ids += self._encode_text(piece)
         return ids
+
+    def _encode_text(self, text: str) -> list[int]:
+        if len(text) < LONG_CHARS:
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        else:
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            ids = encoding.ids
+        if self._marker_ids.isdisjoint(ids):
+            return ids
+        # Unigram vocabularies find a marker in text, too.
+        parts = map(_remove_breaks, self._in_encoded.insert_breaks(text).split(_BREAK))
+        encoded = self._tokenizer.encode_batch_fast(list(filter(None, parts)), add_special_tokens=False)
+        return [each for encoding in encoded for each in encoding.ids]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **others: Any) -> str:
         """Decode ids; ValueError for token offsets, which the library would compute in quadratic time."""

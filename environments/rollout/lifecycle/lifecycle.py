@@ -45,6 +45,7 @@ from environments.rollout.lifecycle.parts import Parts
 from environments.rollout.lifecycle.sandboxes import ItemImages, Snapshots
 from environments.rollout.lifecycle.weight_versions import WeightVersions
 from tools.errors import ConfigError, RunError, SandboxError, ServerAway, TimeLimitExceeded, UsageError
+from tools.plain_text import one_line
 from tools.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from tools.sandbox.layers import take_snapshot
 from tools.toolsets import select_toolsets
@@ -282,9 +283,11 @@ class Lifecycle:
         else:
             await self._check_item_sandboxes(notify)
         await (self._servers_back(notify) if self._waits else self.check_policy())
-        served = () if self.parts.served is None else self.parts.served.found
-        for line in (*served, *self.parts.second_models.found):
+        for line in () if self.parts.served is None else self.parts.served.found:
             notify(line)
+        for server in self.parts.second_servers:
+            if (name := self.parts.second_models.name_of(server.section)) != server.model_name:
+                notify(f"the {server.section} is {one_line(name)}, the only model of its server")
         for role in () if self.parts.policy is None else self.roles_by_script():
             notify(f"the {role} is scripted (scripted_{role}): --{role}.base_url names a model server")
 

@@ -27,7 +27,7 @@ from tests.equipment.quirky_server import Quirk, QuirkyServer
 from tests.equipment.running_server import running_server
 from tests.equipment.server_quirks import quirks_named
 from tests.tables import cases
-from tools.errors import ConfigError
+from tools.errors import ConfigError, ServerAway
 
 FOLDER = str(EMBEDDED_TOKENIZER_DIR)
 OWN = {"tokenizer_name": FOLDER}
@@ -110,6 +110,17 @@ async def test_the_only_model_is_taken_and_named_and_gives_the_chat_format():
     server = {"model_name": "default", "family": None}
     said = await found(server, kind="vllm", model="qwen3-tiny")
     assert "its only model qwen3-tiny; it gets token ids (completions, chat format qwen3)" in said
+
+
+async def test_a_model_whose_name_is_default_is_asked_by_ids():
+    server = {"model_name": "default", "family": None}
+    assert "it gets token ids" in await found(server, kind="vllm", model="default")
+
+
+async def test_a_server_without_the_wire_that_is_named_is_not_waited_for():
+    with pytest.raises(ConfigError, match="is it llama") as refused:
+        await found({"server_type": "llama.cpp"})
+    assert not isinstance(refused.value, ServerAway)
 
 
 async def test_the_window_is_a_setting():

@@ -12,7 +12,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.record.origin import differences
 from environments.record.recorder import Recorder, read_contents, read_groups
-from environments.run.experiment import NOT_COUNTED, code_facts, has_file, origin_of
+from environments.run.experiment import ADDED, NOT_COUNTED, code_facts, has_file, origin_of
 from environments.shipped.word_guess import WordGuessEnv
 from tests.environments.record.recorded import TWO, credited
 from tests.environments.write_file import WriteFile, made
@@ -200,7 +200,8 @@ def test_each_setting_that_shapes_a_rollout_makes_another_experiment(no_code):
         for name, value in OTHER_VALUES.items()
         if name != "tokenizer_name"
     }
-    assert [name for name in seen if not any(each.startswith(f"{name} was") for each in seen[name])] == []
+    said = {name: f"{name} is new" if name in ADDED else f"{name} was" for name in seen}
+    assert [name for name in seen if not any(each.startswith(said[name]) for each in seen[name])] == []
     assert seen.keys() <= AgentEnvConfig.model_fields.keys()
 
 
@@ -223,8 +224,12 @@ def test_where_how_fast_and_how_much_is_no_other_experiment(no_code):
     assert [each for each in settings if facts(**each) != usual] == []
 
 
+def test_a_setting_that_older_records_lack_is_no_fact_by_default(no_code):
+    assert facts().keys() & ADDED == set()
+
+
 def test_every_setting_that_is_not_counted_exists(no_code):
-    assert set(AgentEnvConfig.model_fields) >= NOT_COUNTED
+    assert set(AgentEnvConfig.model_fields) >= NOT_COUNTED | ADDED
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig, UserConfig
+from environments.policy.mock_server import mock_app
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import say
 from environments.run.experiment import origin_of
 from tests.environments.talk import Talk, talk
 from tests.environments.write_file import WriteFile
 from tests.environments.written_policy import Written
+from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import ConfigError
 from turnwise.cli.env_command import EnvCall, uses
@@ -132,6 +135,16 @@ async def test_a_run_with_a_model_says_which_of_the_others_are_scripted():
         "the judge is scripted (scripted_judge): --judge.base_url names a model server",
         "the user is scripted (scripted_user): --user.base_url names a model server",
     ]
+
+
+async def test_the_only_model_of_a_judge_s_server_is_said():
+    lines = []
+    app = mock_app(lambda _: None, skill=1, renderer=ChatMLRenderer.embedded())
+    async with running_server(app) as base_url:
+        env = talk(servers=[JudgeConfig(base_url=base_url)])
+        async with env.opened(notify=lines.append):
+            pass
+    assert "the judge is scripted, the only model of its server" in lines
 
 
 def facts(*servers):

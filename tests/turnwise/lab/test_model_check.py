@@ -120,7 +120,7 @@ async def test_a_server_that_takes_ids_is_not_called_text_alone():
     examination, findings = await examined("llamacpp")
     assert findings["server"].seen == "llama.cpp"
     assert findings["token ids"].advice == "it takes and gives ids: add --tokenizer NAME"
-    assert examination.conclusion.startswith("It takes ids: add --tokenizer NAME")
+    assert "It takes ids, too: with --tokenizer NAME" in examination.conclusion
 
 
 @cases(

@@ -4,10 +4,12 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import Unigram
 
 from environments.policy.rendering.chatml import CannotExtendError, load_tokenizer
 from environments.policy.rendering.families import load_renderer
-from environments.policy.rendering.family_renderer import FamilyRenderer
+from environments.policy.rendering.family_renderer import FamilyRenderer, FamilyTokenizer
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (
     as_text,
@@ -268,3 +270,11 @@ def test_the_span_of_a_call_after_characters_of_many_ids_holds_it_alone():
     ids = encoded(DSML, f"ä数👩\u200d💻\ufffd{call}")
     (read,) = renderer_of(DSML)._read_dsml(ids).tool_calls
     assert renderer_of(DSML).decode(ids[slice(*read.token_span)]) == call
+
+
+def test_a_vocabulary_that_finds_a_marker_in_text_makes_no_control_token_of_it():
+    pieces = [("<unk>", 0.0), ("<s>", 0.0), *((each, -1.0) for each in "<s>a")]
+    tokenizer = Tokenizer(Unigram(pieces, unk_id=0))
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True, normalized=False)])
+    family_tokenizer = FamilyTokenizer(tokenizer)
+    assert family_tokenizer.encode(f"<s>{family_tokenizer.from_message('a<s>')}") == [1, 5, 2, 3, 4]

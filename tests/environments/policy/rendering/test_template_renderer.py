@@ -232,3 +232,20 @@ def test_a_result_may_contain_the_stand_in_of_a_turn():
     result = user("\ufdd0\ufdd3 vexq3")
     new = renderer.extend(encode(renderer, "so<|im_end|>"), [result], ())
     assert renderer.decode(new).startswith("\n<|im_start|>user\n\ufdd0\ufdd3 vexq3<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "rag", "template": "x"}]}', "texts by name"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', "neither text nor"),
+        ("chat_template.jinja", b"\xff", "cannot be read"),
+        ("generation_config.json", b'{"eos_token_id": "2"}', "not of whole numbers"),
+    ],
+    ids=["no default", "no text", "encoding", "end token"],
+)
+def test_a_malformed_file_beside_a_tokenizer_is_one_line(tmp_path, file, content, problem):
+    (tmp_path / "chat_template.jinja").write_text(CHATML if file == "generation_config.json" else "")
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ConfigError, match=problem):
+        ChatTemplate.load(str(tmp_path))

@@ -114,8 +114,9 @@ class Sampler:
         number = {prefix: number for number, prefix in enumerate(dict.fromkeys(prefixes))}
         # One pass with a graph costs less than the graphs of many small ones.
         log_probs = self._log_probs(self._tree(self.layers[-TOP:]), list(number))
-        chosen = log_probs[[number[prefix] for prefix in prefixes], tokens]
-        return -(chosen * torch.tensor(weights)).sum() / rollouts
+        return (
+            -(log_probs[[number[each] for each in prefixes], tokens] * torch.tensor(weights)).sum() / rollouts
+        )
 
     def _sampled(self, start, row):
         logprobs = (float(self.log_probs[(*row[:end],)][row[end]]) for end in range(start, len(row)))

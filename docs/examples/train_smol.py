@@ -111,12 +111,10 @@ class Sampler:
         if not trained:
             return None
         prefixes, tokens, weights = map(list, zip(*trained, strict=True))
-        number = {prefix: number for number, prefix in enumerate(dict.fromkeys(prefixes))}
+        at = {prefix: index for index, prefix in enumerate(dict.fromkeys(prefixes))}
         # One pass with a graph costs less than the graphs of many small ones.
-        log_probs = self._log_probs(self._tree(self.layers[-TOP:]), list(number))
-        return (
-            -(log_probs[[number[each] for each in prefixes], tokens] * torch.tensor(weights)).sum() / rollouts
-        )
+        log_probs = self._log_probs(self._tree(self.layers[-TOP:]), list(at))
+        return -(log_probs[[at[each] for each in prefixes], tokens] * torch.tensor(weights)).sum() / rollouts
 
     def _sampled(self, start, row):
         logprobs = (float(self.log_probs[(*row[:end],)][row[end]]) for end in range(start, len(row)))

@@ -1,4 +1,4 @@
-"""The laptop trainer of docs/examples samples and trains as one plain pass over each row would; needs torch."""
+"""The laptop trainer of docs/examples samples and trains as one plain pass per row would; needs torch."""
 
 import asyncio
 import importlib.util

@@ -597,7 +597,7 @@ class ModelServerConfig(Section):
     @field_validator("extra_body")
     @classmethod
     def _refuse_own_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if own := sorted(value.keys() & cls.model_fields.keys()):
+        if own := sorted((value.keys() & cls.model_fields.keys()) - {"tools"}):
             raise ValueError(f"cannot set {own[0]}: set --{cls.section}.{own[0]}")
         return dict(validate_extra_body(value))
 

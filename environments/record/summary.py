@@ -75,7 +75,7 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
     correlations = numbers["score_against"].items()
     against = ", ".join(f"{name} {value:+.2f}" for name, value in correlations if value is not None)
     alone, turns, without_peer = credit["without_peer"], credit["turns"], ""
-    if alone:
+    if alone and turns:
         share = f"{alone:,} of {turns:,} turns ({alone / turns:.1%})"
         without_peer = f"{share}, whose advantage is their raw return"
     rows = [

@@ -16,6 +16,7 @@ from tests.adversarial.fault_kinds import LOST, OVERFLOW, READ, RETRIED
 from tests.adversarial.faulty_server import FAULTS, Plan, faulty
 from tests.adversarial.message_faults import POISON
 from tests.environments.policy.chat_server import RENDERER, chat_policy
+from tests.environments.policy.token_server import ALL_WIRES
 from tools.errors import ContextOverflow, PolicyError
 from tools.registry import Toolset, tool
 
@@ -138,7 +139,7 @@ async def test_what_comes_of_each_fault_of_a_chat_server():
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("wire", sorted(WIRES), ids="-".join)
+@pytest.mark.parametrize("wire", ALL_WIRES, ids="-".join)
 async def test_what_comes_of_each_fault_of_a_server_of_tokens(wire):
     faults = [fault for fault in FAULTS.values() if fault.wire == "tokens" and wire not in fault.but_on]
     found = await problems(faults, wire=wire, tries=1, problem_of=problem_once)

@@ -13,6 +13,7 @@ from tests.adversarial.hostile_server import OK, answer
 from tests.adversarial.test_fault_kinds import REQUEST
 from tests.environments.policy.chat_server import RENDERER, chat_policy
 from tests.environments.policy.text_server import QUESTION, text_model
+from tests.environments.policy.token_server import ALL_WIRES
 from tools.errors import PolicyError
 
 WAITS = {"first_wait_s": 0.001, "longest_wait_s": 0.002}
@@ -82,7 +83,7 @@ async def _asked(wire, make, tries):
     return outcome, sum(call.requests for call in server.calls.values())
 
 
-@pytest.mark.parametrize("wire", ["chat", "judge", *sorted(WIRES)], ids=str)
+@pytest.mark.parametrize("wire", ["chat", "judge", *ALL_WIRES], ids=str)
 async def test_an_incomplete_reply_is_asked_for_again_and_one_that_stays_is_a_failure(wire):
     undisturbed, _ = await _asked(wire, None, 0)
     kinds = INCOMPLETE if wire == ("sglang", "generate") else INCOMPLETE | OF_CHOICES

@@ -728,7 +728,7 @@ def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:
 
 
 def server_configs(configured: Any) -> list[ModelServerConfig]:
-    """Return the servers of `config_init` as our own classes; Atropos' classes are accepted, too."""
+    """Return the servers that `config_init` gives, converting Atropos' configuration classes to ours."""
     servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
     for server in servers:
         if not isinstance(server, BaseModel):

@@ -335,7 +335,7 @@ def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[s
 
 
 def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) -> dict[str, Value]:
-    """Return checked parameters from settings, where values may be text.
+    """Parse and validate an estimator's parameters; values from settings may be text.
 
     Raises:
         CreditError: if `estimate` would raise it.

@@ -209,7 +209,7 @@ class CreditChange:
     flipped: int
     """Turns with an advantage of the opposite sign."""
     rank_correlation: float | None
-    """Spearman's, averaged over groups where both sides vary."""
+    """Spearman's rank correlation, averaged over the groups in which both values vary."""
     by_turn: tuple[TurnChange, ...]
 
 

@@ -95,7 +95,7 @@ class ToolUse:
         return True
 
     def warn(self, request: CompletionRequest, *, dropped_from: int | None = None) -> None:
-        """Log that no tool was called; `dropped_from`: prompt tokens, if they are as many without tools."""
+        """Warn that no tool was called; `dropped_from`: the prompt's tokens, if tools do not change them."""
         advice = f"if it is to call them, {self._advice}"
         if dropped_from is not None:
             advice = f"{dropped_tools(dropped_from)}: {TOOLS_IN_PROMPT}"

@@ -93,7 +93,7 @@ def _for_templates(message: OpenAIMessage, notes: Counter[str]) -> OpenAIMessage
 
 
 def read_arguments(text: str) -> Mapping[str, Any] | str:
-    """Return a call's arguments as an object, or the text if `datasets` would change it."""
+    """Return a call's arguments as an object, or as text where `datasets` would alter the object."""
     try:
         value: Any = read_exact_json(text)
     except JsonError:

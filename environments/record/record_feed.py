@@ -158,7 +158,7 @@ class _Feed:
         self._acknowledged = 0
         self._lock = Lock()
         self._known: tuple[int, int, int] | None = None
-        """Identity of the file when it last matched `_at`."""
+        """Identity of the file for which the read position `_at` is valid."""
         self._is_at_end = True
         self._checks: LineChecks | None = None
 

@@ -114,7 +114,7 @@ class Tally(dict[str, int]):
 
 
 class NamedSpreads(dict[str, Spread]):
-    """Spreads by name; numbers of names beyond `MAX_NAMES` are only counted."""
+    """One `Spread` per name, for at most `MAX_NAMES` names; values of further names are only counted."""
 
     @staticmethod
     def of(named: Iterable[Mapping[str, float]]) -> "NamedSpreads":

@@ -58,7 +58,7 @@ NOT_COUNTED = WHERE_WRITTEN | frozenset({
 })  # fmt: skip
 """Settings that may differ between runs of an experiment."""
 ADDED = frozenset({"on_cut"})
-"""Settings that older records lack: their defaults are no facts, so that those runs resume."""
+"""Settings that older records lack. Their defaults stay out of the fingerprint, so that those runs resume."""
 OF_A_SERVER = frozenset({
     "server_type", "family", "tools", "context_tokens", "temperature", "top_p", "extra_body",
 })  # fmt: skip

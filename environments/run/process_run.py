@@ -226,7 +226,7 @@ class PlannedTasks:
             yield self._left.popleft()
 
     def first(self) -> GroupTask | None:
-        """Remove a task to try alone, each from another region: bad items are often neighbours."""
+        """Remove a queued task to run alone. Successive calls take distant tasks, since bad items cluster."""
         if not self._left:
             return None
         untried = max(self._untried - self._firsts, 0) or len(self._left)

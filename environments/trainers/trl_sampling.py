@@ -19,13 +19,13 @@ from environments.trainers.in_process_policy import Batches, Sample, Sampled, Wa
 
 MAX_CACHE_BYTES = 2 * 2**30
 _MIN_SHARED_TOKENS = 32
-"""What prompts must have in common to be read once, in a forward pass of its own."""
+"""Minimum number of tokens that prompts must share to be read once, in a separate forward pass."""
 _MAX_REREAD = 0.1
 """Cached tokens read again per new token, so that prompts with unequal numbers of new tokens share a pass."""
 
 TokenIds = tuple[int, ...]
 KeysValues = tuple[Any, Any]
-"""Of one row: # [layer, head, token, dimension]"""
+"""Keys and values of one row, each [layer, head, token, dimension]."""
 
 
 def sampler_of(trainer: Any, stop_ids: Collection[int], cache: "RowCache | None" = None) -> Sample:
@@ -47,7 +47,7 @@ def sampler_of(trainer: Any, stop_ids: Collection[int], cache: "RowCache | None"
 
 
 class RowCache:
-    """Keys and values of rows, by token ids; the oldest rows leave first."""
+    """Keys and values of rows, by token ids; the oldest rows are evicted first."""
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -195,7 +195,7 @@ class CachedSampler:
 
 
 def has_plain_cache(model: Any) -> bool:
-    """Whether a row's keys and values do not depend on what follows, and are all that the model keeps.
+    """Whether keys and values are the model's only state, and later tokens leave them unchanged.
 
     Not so with sliding windows, linear attention, layers that share keys or lie on several devices, and
     rotary frequencies that change with the length.
@@ -221,7 +221,7 @@ def _fingerprint(model: Any) -> tuple[Any, ...]:
 
 
 def _shared_beginnings(prompts: Sequence[TokenIds], rows: dict[TokenIds, KeysValues]) -> list[TokenIds]:
-    """Return what several prompts have in common before their last tokens and no row has."""
+    """Return the prefixes that several prompts share, without last tokens, and that no cached row has."""
     beginnings: list[TokenIds] = []
     was_shared = False
     for (first, _, known), (second, *_) in pairwise(_longest_matches(sorted(prompts), rows)):
@@ -236,7 +236,7 @@ def _shared_beginnings(prompts: Sequence[TokenIds], rows: dict[TokenIds, KeysVal
 def _longest_matches(
     prompts: Collection[TokenIds], rows: dict[TokenIds, KeysValues]
 ) -> list[tuple[TokenIds, TokenIds, int]]:
-    """Return each prompt with the row that has the most first tokens in common with it, and their number."""
+    """Return (prompt, cached row with the longest common prefix, its length) for each prompt."""
     ordered = sorted(rows)
     found: list[tuple[TokenIds, TokenIds, int]] = []
     for ids in prompts:

@@ -120,7 +120,7 @@ class ServedModel:
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     neutral: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Settings that change no distribution: sent, unless the user sets them, and not recorded."""
+    """Settings that leave the distribution unchanged: sent unless the user sets them, never recorded."""
 
     @property
     def name(self) -> str:

@@ -57,7 +57,7 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, name: str) -> "ChatTemplate | None":
-        """Load the template of a folder or a Hugging Face name; None if it has none."""
+        """Return the chat template of a local folder or a Hugging Face model, or None if there is none."""
         config = _read_json_file(name, "tokenizer_config.json")
         given = _read_file(name, "chat_template.jinja") or config.get("chat_template")
         if not given:
@@ -101,7 +101,7 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """Marks what a model writes; the content is rendered as it is."""
+    """The block `{% generation %}`, whose content is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 

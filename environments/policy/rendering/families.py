@@ -152,7 +152,7 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
 
 
 def find_call_reader(text: str, call: ToolCall, tool: ToolSpec) -> ReadCalls | None:
-    """Return the reader of the family that reads `call`, the only one in `text`, or None."""
+    """Return a reader that parses `call` as the only call in `text`, or None if no family has one."""
     for family in (HERMES, "qwen3-coder", "glm-4.5", *_SECTIONS, "llama-3"):
         opening = "{" if family == "llama-3" else _SECTIONS.get(family, CALL)[0]
         if opening not in text or family == "gpt-oss":  # its reader needs a network

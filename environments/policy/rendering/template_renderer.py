@@ -19,7 +19,7 @@ from tools.calls import ToolCall, ToolSpec
 from tools.errors import PolicyError
 
 _TURN: Final = "\ufdd0\ufdd3"
-"""Stands for a sampled turn; message text never contains it, since guarding replaces each \\ufdd0."""
+"""Placeholder for a sampled turn. Guarded message text never contains it: each \\ufdd0 there is replaced."""
 _SYSTEM: Final = Message(role="system", content="vexq0")
 _USER: Final = Message(role="user", content="vexq1")
 _LATER_USER: Final = Message(role="user", content="vexq2")

@@ -22,7 +22,7 @@ def write_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple
 
 
 def write_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages with calls as text; results and the reply behind them are one user message."""
+    """Return the messages with calls as text; results and the reply after them become one user message."""
     written: list[Message] = []
     follows_result = False
     for message in messages:

@@ -216,7 +216,7 @@ def _identity(file: BinaryIO) -> tuple[int, int]:
 def with_row(
     prompt: tuple[Message, ...], turns: Sequence[Turn], tools: Sequence[ToolSpec], renderer: ChatMLRenderer
 ) -> tuple[tuple[Turn, ...], tuple[TokenRow, ...]]:
-    """Return the turns with spans in one approximate token row."""
+    """Return the turns, each with its span in a single row of tokens counted by our tokenizer."""
     builder = RowBuilder()
     spanned: list[Turn] = []
     sampled: tuple[int, ...] = ()

@@ -101,7 +101,7 @@ class CanaryTokens:
         return self._inverse @ ((self.errors @ step) * self.hidden).sum(axis=1)
 
     def unexplained(self, step: Weights) -> float:
-        """Return the share of a step that is not a combination of the tokens' gradients."""
+        """Return the share of a step's norm that no combination of the tokens' gradients explains."""
         left = step - self.gradient(self.weights_in(step))
         return float(np.linalg.norm(left) / np.linalg.norm(step))
 

@@ -15,6 +15,7 @@ TurnwiseError
 │   ├── RewardError           a reward has a wrong length, NaN or infinity
 │   ├── AgentCausedError      the agent broke it: scored with the floor, never a missing sibling
 │   ├── GroupRefused          dropping one sibling would select on behaviour: its group fails
+│   ├── RequestsRefused       an agent ended without a completion, and its requests were refused
 │   ├── TimeLimitExceeded     a hook, a tool or a policy exceeded its limit
 │   ├── UserCodeBroke         the environment raised SystemExit, CancelledError, …, its cause
 │   └── WireError             a trainer would misread the rows; the group is kept back with the reason
@@ -93,6 +94,10 @@ class AgentCausedError(RolloutError):
 
 
 class GroupRefused(RolloutError):
+    pass
+
+
+class RequestsRefused(RolloutError):
     pass
 
 

@@ -1,11 +1,15 @@
 """Imports of optional packages, with an error that names the extra."""
 
+import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tools.errors import ConfigError
 
 OWN_PACKAGES = ("environments", "tools", "turnwise")
+OWN_FOLDERS = tuple(f"{Path(__file__).parents[1] / name}/" for name in OWN_PACKAGES)
+LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")})
 
 
 @contextmanager

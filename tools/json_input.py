@@ -85,7 +85,13 @@ def read_exact_json(text: str, *, lenient: bool = False) -> Any:
         raise JsonError("nested too deeply") from None
     except ValueError as error:
         raise JsonError(str(error).partition(";")[0][:200]) from None
-    return _limit_depth(value)
+    level: list[Any] = [[value]]
+    for _ in range(_DEEPEST + 1):
+        held: list[Any] = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in held for each in values if isinstance(each, dict | list)]
+        if not level:
+            return value
+    raise JsonError("nested too deeply")
 
 
 def _is_over(content: bytes, most: int) -> bool:
@@ -98,16 +104,6 @@ def _is_over(content: bytes, most: int) -> bool:
         if weight > most:
             return True
     return False
-
-
-def _limit_depth(value: Any) -> Any:
-    level: list[Any] = [[value]]
-    for _ in range(_DEEPEST + 1):
-        held: list[Any] = [each.values() if isinstance(each, dict) else each for each in level]
-        level = [each for values in held for each in values if isinstance(each, dict | list)]
-        if not level:
-            return value
-    raise JsonError("nested too deeply")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from urllib.parse import SplitResult, urlsplit
 
 PLACE_OF_ITEM = r"(?:environment '[^']*'(?:, item .*?)?: |item '.*?': )?(?:turn \d+: )?"
 _CLAUSE = re.compile(
-    rf"{PLACE_OF_ITEM}((?:https?://\S+ (?:answered \d+: )?)?(?:\w+(?:, component '[^']*')?: )?.*?)"
+    rf"{PLACE_OF_ITEM}((?:https?://\S+ (?:answered \d+: )?)?(?:\w+(?:, component '[^']*')?: )?"
+    r"(?>\{[^{}]*\}|\[[^\[\]]*\]|.)*?)"
     r"(?:;|\((?!\))|[.,:]\s|$)",
     re.DOTALL,
 )
-"""Ends at a delimiter, but not at one in a number, an address, a hook's name or `()`."""
+"""Ends at a delimiter, but not at one in a number, an address, a hook's name, a dict, a list or `()`."""
 _LONG_URL = re.compile(r"(https?://\S{60})\S+?(?=:?(?:\s|$))")
+_NAME = re.compile(r"'[A-Za-z_.]+'")
 _VALUE = re.compile(r"""\b\d[\d.]*|'[^']*'|"[^"]*\"""")
 
 
@@ -24,11 +26,18 @@ without a scheme; an image tag may be followed by its digest.
 """
 _QUERY_IN_TEXT = re.compile(r"(?<=[?&])([\w.~%-]{1,64})=[^\s&#'\"<>),;]+")
 _LINE_CHARS = 300
+REDACTED = "[secret]"
 
 
 def printable(text: str, unknown: str = " ") -> str:
     """Replace characters that could control a terminal by `unknown`."""
     return "".join(each if each.isprintable() else unknown for each in text)
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may contain another
+        text = text.replace(secret, REDACTED)
+    return text
 
 
 def shorten(text: str, max_chars: int) -> str:
@@ -37,6 +46,14 @@ def shorten(text: str, max_chars: int) -> str:
 
 def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def decimals(number: float | None, spec: str = "") -> str:
+    """Format with three decimals; with three digits where decimals would be zeros, or the number is huge."""
+    if number is None:
+        return "-"
+    is_plain = abs(number) < 1e-9 or 1e-3 <= abs(number) < 1e7
+    return f"{number:{spec}.3f}" if is_plain else f"{number:.3g}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -60,19 +77,21 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def utf8_path(path: str) -> str:
-    """Return a path as JSON can hold it, with undecodable bytes escaped."""
-    return path.encode("utf-8", "backslashreplace").decode()
+def utf8_text(text: str) -> str:
+    """Return a text, such as a path, as JSON can hold it, with lone surrogates escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
-def first_clause(error: str, *, values: bool = True) -> str:
+def first_clause(error: str, *, values: bool = True, names: bool = True) -> str:
     """Return an error's first clause, equal for all rollouts with one cause.
 
-    Without `values`, numbers and quotes, which differ per item, become `…`.
+    Without `values`, numbers and quotes, which differ per item, become `…`; `names` keeps quoted names.
     """
     found = _CLAUSE.match(_LONG_URL.sub(r"\1…", " ".join(error.split())))
     clause = found[1].strip() if found else ""
-    return clause if values else _VALUE.sub("…", clause)
+    if values:
+        return clause
+    return _VALUE.sub(lambda found: found[0] if names and _NAME.fullmatch(found[0]) else "…", clause)
 
 
 def one_line(text: str) -> str:

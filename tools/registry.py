@@ -3,27 +3,17 @@
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from time import monotonic
 from types import MethodType
-from typing import Any, Protocol, Unpack, overload
+from typing import Any, Protocol, cast, overload
 
 from pydantic_core import to_jsonable_python
 
 from tools.calls import UNREADABLE, State, ToolCall, ToolContext, ToolErrorKind, ToolResult, ToolSpec
 from tools.errors import ConfigError, ToolError
-from tools.sandbox.base import (
-    MAX_OUTPUT_BYTES,
-    MAX_READ_BYTES,
-    ExecOptions,
-    ExecResult,
-    Sandbox,
-    SandboxRecord,
-    run_python,
-)
+from tools.sandbox.base import ExecResult, Sandbox, run_python
 from tools.signature import SELF, ArgumentsRefused, Signature, Unbound, is_state
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -75,8 +65,18 @@ class Tool:
 
     def call(self, arguments: str, injected: Mapping[str, object]) -> Callable[[], Any]:
         """Return a callable that parses the arguments and runs the function, `async` if the tool is."""
-        run = _run_async if inspect.iscoroutinefunction(self.function) else _run
-        return partial(run, self, arguments, injected)
+
+        def run() -> Any:
+            given = self.function(**injected, **self.signature.parse(arguments))
+            return later(given) if inspect.isawaitable(given) else output_of(given, self.name)
+
+        async def run_async() -> ToolOutput:
+            return await later(self.function(**injected, **self.signature.parse(arguments)))
+
+        async def later(given: Awaitable[Any]) -> ToolOutput:
+            return output_of(await given, self.name)
+
+        return run_async if inspect.iscoroutinefunction(self.function) else run
 
 
 @overload
@@ -223,7 +223,8 @@ class Toolset:
                 "unknown_tool",
             )
         limited = LimitedSandbox(sandbox, timeout_s)
-        function = chosen.call(call.arguments, _values_to_inject(chosen, limited, context))
+        values = _values_to_inject(chosen, cast("Sandbox", limited), context)
+        function = chosen.call(call.arguments, values)
         try:
             return result(await run(chosen.name, function, busy=lambda: limited.commands > 0))
         except ArgumentsRefused as error:
@@ -250,73 +251,37 @@ def _values_to_inject(tool: Tool, sandbox: Sandbox, context: ToolContext | None)
     return values
 
 
-def _run(tool: Tool, arguments: str, injected: Mapping[str, object]) -> Any:
-    given = tool.function(**injected, **tool.signature.parse(arguments))
-    return _later(tool, given) if inspect.isawaitable(given) else output_of(given, tool.name)
-
-
-async def _run_async(tool: Tool, arguments: str, injected: Mapping[str, object]) -> ToolOutput:
-    return output_of(await tool.function(**injected, **tool.signature.parse(arguments)), tool.name)
-
-
-async def _later(tool: Tool, given: Awaitable[Any]) -> ToolOutput:
-    return output_of(await given, tool.name)
-
-
-@dataclass(slots=True)
 class LimitedSandbox:
-    sandbox: Sandbox
-    limit_s: float
-    commands: int = 0
+    """A sandbox with an upper time limit for each command, which counts the running ones."""
 
-    @property
-    def record(self) -> SandboxRecord:
-        return self.sandbox.record
+    def __init__(self, sandbox: Sandbox, limit_s: float) -> None:
+        self._sandbox, self._limit_s, self.commands = sandbox, limit_s, 0
 
-    @property
-    def workdir(self) -> str:
-        return self.sandbox.workdir
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
 
     async def exec(
-        self, command: str | Sequence[str], *, timeout_s: float = 60.0, **options: Unpack[ExecOptions]
+        self, command: str | Sequence[str], *, timeout_s: float = 60.0, **options: Any
     ) -> ExecResult:
-        with self._command():
-            return await self.sandbox.exec(command, timeout_s=min(timeout_s, self.limit_s), **options)
+        return await self._count(
+            self._sandbox.exec(command, timeout_s=min(timeout_s, self._limit_s), **options)
+        )
 
-    async def shell(
-        self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
-    ) -> ExecResult:
-        limit_s = min(timeout_s, self.limit_s)
-        with self._command():
-            return await self.sandbox.shell(command, timeout_s=limit_s, max_output_bytes=max_output_bytes)
+    async def shell(self, command: str, *, timeout_s: float = 60.0, **options: Any) -> ExecResult:
+        return await self._count(
+            self._sandbox.shell(command, timeout_s=min(timeout_s, self._limit_s), **options)
+        )
 
     async def run_python(self, source: str, *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
-        limit_s = min(timeout_s, self.limit_s)
-        with self._command():
-            return await run_python(self.sandbox, source, stdin=stdin, timeout_s=limit_s)
+        limit_s = min(timeout_s, self._limit_s)
+        return await self._count(run_python(self._sandbox, source, stdin=stdin, timeout_s=limit_s))
 
-    @contextmanager
-    def _command(self) -> Generator[None]:
+    async def _count(self, command: Awaitable[ExecResult]) -> ExecResult:
         self.commands += 1
         try:
-            yield
+            return await command
         finally:
             self.commands -= 1
-
-    async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        return await self.sandbox.read_file(path, max_bytes=max_bytes)
-
-    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self.sandbox.write_file(path, data, mode=mode)
-
-    async def put_archive(self, archive: bytes, path: str = ".") -> None:
-        await self.sandbox.put_archive(archive, path)
-
-    def paused(self) -> AbstractAsyncContextManager[None]:
-        return self.sandbox.paused()
-
-    async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        return await self.sandbox.get_archive(path, max_bytes=max_bytes)
 
 
 def output_of(given: Any, tool: str) -> ToolOutput:
@@ -324,11 +289,11 @@ def output_of(given: Any, tool: str) -> ToolOutput:
 
     Raises:
         ToolError: if a number is too long to print, which the model may have requested.
-        TypeError: if the value is not JSON.
+        ConfigError: if the value is not JSON.
     """
     if isinstance(given, ToolOutput):
         if not isinstance(given.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
-            raise TypeError(f"tool {tool!r}: the content of a ToolOutput is text, got {given.content!r:.100}")
+            raise ConfigError(f"tool {tool!r}: a ToolOutput's content is text, got {given.content!r:.99}")
         return given
     if isinstance(given, str):
         return ToolOutput(content=given)
@@ -337,11 +302,11 @@ def output_of(given: Any, tool: str) -> ToolOutput:
     except (TypeError, ValueError) as error:
         if "integer string conversion" in str(error):
             raise ToolError("the result holds a number that is too long to be written") from None
-        reason = str(error)[:_SHOWN]
-        raise TypeError(
+        reason = "is `await` missing?" if inspect.isawaitable(given) else str(error)[:_SHOWN]
+        raise ConfigError(
             f"tool {tool!r} returned {type(given).__name__}, which is not JSON ({reason}); return str, "
             "ToolOutput, or what JSON holds: numbers, lists, dicts, dataclasses, pydantic models"
-        ) from error
+        ) from None
 
 
 def limit_length(text: str, max_chars: int) -> str:

@@ -71,7 +71,14 @@ class Signature:
         Raises:
             ArgumentsRefused: if the text is not a JSON object, too large, or does not fit the schema.
         """
-        arguments = self._arguments(json_arguments(text))
+        values = json_arguments(text)
+        try:
+            arguments = self._validate(values)
+        except ValidationError as error:
+            try:
+                arguments = self._validate(self._repair(values, error))
+            except ValidationError as still:
+                raise self._refusal(still) from None
         fields = type(arguments).model_fields
         return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
 
@@ -83,15 +90,6 @@ class Signature:
             for name, schema in properties.items()
         ]
         return ", ".join(listed) or "none"
-
-    def _arguments(self, values: dict[str, Any]) -> BaseModel:
-        try:
-            return self._validate(values)
-        except ValidationError as error:
-            try:
-                return self._validate(self._repair(values, error))
-            except ValidationError as still:
-                raise self._refusal(still) from None
 
     def _validate(self, values: Mapping[str, Any]) -> BaseModel:
         return self.model.model_validate_json(json.dumps(values))
@@ -129,7 +127,17 @@ class Signature:
 
 def json_arguments(text: str) -> dict[str, Any]:
     """Parse arguments without a schema; ArgumentsRefused unless they are a JSON object of limited size."""
-    _check_size(text)
+    if len(text) > _MAX_CHARS:
+        raise ArgumentsRefused(
+            "invalid_arguments",
+            f"The arguments have {len(text)} characters, and at most {_MAX_CHARS} are taken: do it in parts.",
+        )
+    try:
+        check_weight(text.encode("utf-8", "surrogatepass"), _MAX_WEIGHT)
+    except JsonError:
+        raise ArgumentsRefused(
+            "invalid_arguments", "The arguments hold too many values: do it in parts."
+        ) from None
     if not text.strip():
         return {}
     try:
@@ -199,23 +207,8 @@ def _compact(schema: Any) -> Any:
     return entries
 
 
-def _check_size(text: str) -> None:
-    if len(text) > _MAX_CHARS:
-        raise ArgumentsRefused(
-            "invalid_arguments",
-            f"The arguments have {len(text)} characters, and at most {_MAX_CHARS} are taken: do it in parts.",
-        )
-    try:
-        check_weight(text.encode("utf-8", "surrogatepass"), _MAX_WEIGHT)
-    except JsonError:
-        raise ArgumentsRefused(
-            "invalid_arguments", "The arguments hold too many values: do it in parts."
-        ) from None
-
-
 def _as_integer(given: Any) -> Any:
-    if isinstance(given, str):
-        given = _unquote(given)
+    given = _unquote(given)
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
@@ -273,7 +266,10 @@ class Unbound:
 def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, type], dict[str, Any]]:
     """Return (injected parameters with their types, other annotations and `return`)."""
     parameters = list(inspect.signature(function).parameters)
-    hints = _hints(function, where)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception as error:  # noqa: BLE001  # an annotation is any expression
+        raise ConfigError(f"{where}: an annotation cannot be read: {why_unreadable(error)}") from None
     injected: dict[str, type] = {}
     if parameters[:1] == [SELF]:
         injected[SELF] = Unbound
@@ -312,13 +308,6 @@ def why_unreadable(error: Exception) -> str:
     return (
         f"{error} where it is read; import or define it at the top of the module, not for type checkers alone"
     )
-
-
-def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except Exception as error:  # noqa: BLE001  # an annotation is any expression
-        raise ConfigError(f"{where}: an annotation cannot be read: {why_unreadable(error)}") from None
 
 
 def _find_injected(annotation: Any) -> type | None:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from tools.errors import ToolError
 from tools.registry import ToolOutput, Toolset, tool
-from tools.sandbox.base import ExecResult, Sandbox
+from tools.sandbox.base import Sandbox
 
 
 @tool(name="terminal")
@@ -33,14 +33,6 @@ async def run_command(
     if "\0" in command:
         raise ToolError("`command` contains a NUL character, which bash cannot run")
     result = await sandbox.shell(command, timeout_s=timeout_s)
-    return ToolOutput(content=_report(result), exit_code=result.exit_code, timed_out=result.timed_out)
-
-
-terminal = Toolset("terminal", (run_command,))
-"""Toolset `terminal`."""
-
-
-def _report(result: ExecResult) -> str:
     stdout, stderr = result.text(), result.stderr.decode("utf-8", "replace")
     lines = [stdout.removesuffix("\n")] if stdout else []
     if stderr:
@@ -59,4 +51,8 @@ def _report(result: ExecResult) -> str:
     if result.shell_restarted:
         lines.append("[the shell had to be restarted: working directory, variables and functions are reset]")
     lines.append(f"[exit code: {result.exit_code}]")
-    return "\n".join(lines)
+    return ToolOutput(content="\n".join(lines), exit_code=result.exit_code, timed_out=result.timed_out)
+
+
+terminal = Toolset("terminal", (run_command,))
+"""Toolset `terminal`."""

@@ -5,8 +5,8 @@ Concurrent innermost calls share time equally, so own times and the remainder su
 """
 
 import threading
-from collections.abc import Coroutine, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from time import monotonic
@@ -45,29 +45,22 @@ class Profiler:
 
     def __init__(self) -> None:
         self._started = self._last = monotonic()
-        self._thread = threading.get_ident()
-        self._innermost = 1
         self._share = 0.0
-        self._sums: dict[str, _Sums] = {}
+        self._innermost = 1
+        self._times: dict[str, CallTimes] = {}
+        self.thread = threading.get_ident()
 
     def profile(self) -> TimeProfile:
-        return TimeProfile(
-            wall_s=round(monotonic() - self._started, 6),
-            calls={
-                name: CallTimes(
-                    count=sums.count,
-                    total_s=round(sums.total_s, 6),
-                    own_s=round(sums.own_s, 6),
-                    max_s=round(sums.max_s, 6),
-                )
-                for name, sums in self._sums.items()
-            },
-        )
+        calls = {
+            name: CallTimes(
+                count=times.count,
+                **{key: round(getattr(times, key), 6) for key in ("total_s", "own_s", "max_s")},
+            )
+            for name, times in self._times.items()
+        }
+        return TimeProfile(wall_s=round(monotonic() - self._started, 6), calls=calls)
 
-    def is_here(self) -> bool:
-        return threading.get_ident() == self._thread
-
-    def begin(self, name: str, outer: "_Call") -> "_Call":
+    def begin(self, outer: "_Call") -> "_Call":
         """Begin a call within the nearest unfinished outer call."""
         self._pass()
         while outer.is_over and outer.outer is not None:
@@ -77,9 +70,9 @@ class Profiler:
             self._innermost -= 1
         outer.inner += 1
         self._innermost += 1
-        return _Call(self, name, outer)
+        return _Call(self, outer)
 
-    def end(self, call: "_Call") -> None:
+    def end(self, call: "_Call", name: str) -> None:
         self._pass()
         call.is_over = True
         if call.inner == 0:
@@ -91,7 +84,17 @@ class Profiler:
             if outer.inner == 0:
                 outer.since = self._share
                 self._innermost += 1
-        self._of(call.name).add(call, self._last - call.started)
+        name = printable(name[:_NAME_CHARS])
+        if name not in self._times and len(self._times) >= MAX_NAMES:
+            name = OTHER
+        times = self._times.get(name, CallTimes(count=0, total_s=0.0, own_s=0.0, max_s=0.0))
+        total_s = self._last - call.started
+        self._times[name] = CallTimes(
+            count=times.count + 1,
+            total_s=times.total_s + total_s,
+            own_s=times.own_s + call.own_s,
+            max_s=max(times.max_s, total_s),
+        )
 
     @property
     def now(self) -> tuple[float, float]:
@@ -102,75 +105,47 @@ class Profiler:
         self._share += (now - self._last) / self._innermost
         self._last = now
 
-    def _of(self, name: str) -> "_Sums":
-        sums = self._sums.get(name)
-        if sums is None:
-            name = printable(name[:_NAME_CHARS])
-            name = name if name in self._sums or len(self._sums) < MAX_NAMES else OTHER
-            sums = self._sums.setdefault(name, _Sums())
-        return sums
-
 
 class _Call:
-    __slots__ = ("inner", "is_over", "name", "outer", "own_s", "profiler", "since", "started")
+    __slots__ = ("inner", "is_over", "outer", "own_s", "profiler", "since", "started")
 
-    def __init__(self, profiler: Profiler, name: str, outer: "_Call | None") -> None:
-        self.profiler, self.name, self.outer = profiler, name, outer
+    def __init__(self, profiler: Profiler, outer: "_Call | None") -> None:
+        self.profiler, self.outer = profiler, outer
         self.started, self.since = profiler.now
         self.own_s, self.inner, self.is_over = 0.0, 0, False
 
 
-class _Sums:
-    __slots__ = ("count", "max_s", "own_s", "total_s")
-
-    def __init__(self) -> None:
-        self.count, self.total_s, self.own_s, self.max_s = 0, 0.0, 0.0, 0.0
-
-    def add(self, call: _Call, seconds: float) -> None:
-        self.count += 1
-        self.total_s += seconds
-        self.own_s += call.own_s
-        self.max_s = max(self.max_s, seconds)
-
-
 _RUNNING: ContextVar[_Call | None] = ContextVar("turnwise_profiled_call", default=None)
-_UNMEASURED = nullcontext()
 
 
-def measure(name: str) -> AbstractContextManager[object]:
+@contextmanager
+def measure(name: str) -> Generator[None]:
     outer = _RUNNING.get()
-    return _UNMEASURED if outer is None or not outer.profiler.is_here() else _Timed(name, outer)
-
-
-class _Timed:
-    __slots__ = ("_call", "_name", "_outer")
-
-    def __init__(self, name: str, outer: _Call) -> None:
-        self._name, self._outer = name, outer
-
-    def __enter__(self) -> None:
-        self._call = self._outer.profiler.begin(self._name, self._outer)
-        _RUNNING.set(self._call)
-
-    def __exit__(self, *_: object) -> None:
-        self._outer.profiler.end(self._call)
+    if outer is None or outer.profiler.thread != threading.get_ident():
+        yield
+        return
+    call = outer.profiler.begin(outer)
+    _RUNNING.set(call)
+    try:
+        yield
+    finally:
+        outer.profiler.end(call, name)
         # Not by a token: an unfinished coroutine is closed in another context.
-        _RUNNING.set(self._outer)
+        _RUNNING.set(outer)
 
 
-class profiled:  # noqa: N801  # a context manager, like `timed`
-    def __init__(self, profiler: Profiler | None) -> None:
-        self._profiler = profiler
-
-    def __enter__(self) -> None:
-        if self._profiler is not None:
-            self._before = _RUNNING.get()
-            # Only the context holds the call; a cycle with the profiler would delay its release.
-            _RUNNING.set(_Call(self._profiler, "", None))
-
-    def __exit__(self, *_: object) -> None:
-        if self._profiler is not None:
-            _RUNNING.set(self._before)
+@contextmanager
+def profiled(profiler: Profiler | None) -> Generator[None]:
+    if profiler is None:
+        yield
+        return
+    before = _RUNNING.get()
+    # Only the context holds the call; a cycle with the profiler would delay its release.
+    _RUNNING.set(_Call(profiler, None))
+    try:
+        yield
+    finally:
+        _RUNNING.set(before)
 
 
 def copy_profile(context: Context) -> Context:

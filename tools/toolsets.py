@@ -1,7 +1,7 @@
 """Selection of a rollout's tools from own, shipped and MCP toolsets."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -42,14 +42,12 @@ def refuse_state(toolset: Toolset, state: type[Any], giver: str) -> None:
     for tool in toolset.tools:
         if wrong := next((kind for kind in tool.states if not issubclass(state, kind)), None):
             raise ConfigError(f"tool {tool.name!r} takes {wrong.__name__}, and {giver} {state.__name__}")
-        if SELF in tool.signature.injected and tool.function not in _functions(state):
+        if SELF in tool.signature.injected and tool.function not in [
+            own.function for own in toolset_of(state).tools
+        ]:
             raise ConfigError(
                 f"{giver} {state.__name__}, which overrides {tool.name!r}; list {state.__name__} in tools"
             )
-
-
-def _functions(state: type[State]) -> list[Callable[..., Any]]:
-    return [tool.function for tool in toolset_of(state).tools]
 
 
 def _is_tool(owner: type, name: str, value: object) -> bool:
@@ -115,27 +113,22 @@ def select_tools(toolset: Toolset, names: Any, own: Sequence[ToolSource], where:
 
 
 def _by_name(own: Sequence[ToolSource]) -> dict[str, Toolset]:
-    if not isinstance(own, Sequence) or not all(map(_is_source, own)):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+    if not isinstance(own, Sequence) or not all(  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+        isinstance(entry, Toolset | Tool | MCPToolset) or is_state(entry) for entry in own
+    ):
         raise ConfigError(
             f"an environment's tools are a tuple of toolsets, `(terminal,)`, of functions with @tool, or of "
             f"State classes, got {own!r:.200}"
         )
     named: dict[str, Toolset] = {}
     for entry in own:
-        toolset = _toolset(entry)
+        if isinstance(entry, Tool):
+            toolset = Toolset(entry.name, (entry,))
+        elif isinstance(entry, MCPToolset):
+            toolset = Toolset(entry.name)
+        else:
+            toolset = entry if isinstance(entry, Toolset) else toolset_of(state_class(entry) or entry)
         if toolset.name in named:
             raise ConfigError(f"the environment lists two toolsets called {toolset.name!r}")
         named[toolset.name] = toolset
     return named
-
-
-def _is_source(entry: Any) -> bool:
-    return isinstance(entry, Toolset | Tool | MCPToolset) or is_state(entry)
-
-
-def _toolset(entry: ToolSource) -> Toolset:
-    if isinstance(entry, Tool):
-        return Toolset(entry.name, (entry,))
-    if isinstance(entry, MCPToolset):
-        return Toolset(entry.name)
-    return entry if isinstance(entry, Toolset) else toolset_of(state_class(entry) or entry)

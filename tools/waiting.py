@@ -32,11 +32,11 @@ async def or_undo(making: Awaitable[T], undo: Callable[[T], Awaitable[None]]) ->
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         # A thread cannot be cancelled, so its result must be undone.
-        await to_the_end(_undone(task, undo))
+        await to_the_end(undo_result(task, undo))
         raise
 
 
-async def _undone(task: "asyncio.Future[T]", undo: Callable[[T], Awaitable[None]]) -> None:
+async def undo_result(task: "asyncio.Future[T]", undo: Callable[[T], Awaitable[None]]) -> None:
     await asyncio.wait({task})
     if not task.cancelled() and task.exception() is None:
         await undo(task.result())

@@ -6,12 +6,14 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, ToolServerLost
+from tools.extras import needs_extra
 from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import TOOL_NAME, Tool, Toolset
 from tools.sandbox.host.ownership import own_folder
@@ -47,6 +49,9 @@ class MCPServers:
         self._servers = {server.name: server for server in servers}
         self._shared: dict[str, _SharedSession] = {}
         self._is_open = False
+
+    def __bool__(self) -> bool:
+        return bool(self._servers)
 
     @classmethod
     def from_tools(cls, tools: Sequence[Any], enabled: Sequence[str] | None = None) -> "MCPServers":
@@ -99,7 +104,7 @@ class MCPServers:
             yield Toolset(
                 toolset.name,
                 tuple(
-                    replace(tool, function=_function(calls[tool.server], tool.name))
+                    replace(tool, function=partial(calls[tool.server], tool.name))
                     if isinstance(tool, MCPTool)
                     else tool
                     for tool in toolset.tools
@@ -118,14 +123,19 @@ class MCPServers:
                     listed = await _in_time(session.list_tools(), server)
         except ToolServerLost as error:
             raise ConfigError(str(error)) from error
-        return _toolset(server, listed)
+        names = [tool.name for tool in listed]
+        if unknown := sorted(set(server.only or ()) - set(names)):
+            raise ConfigError(
+                f"MCP server {server.name!r} has no tools {unknown}; choose from {sorted(names)}"
+            )
+        taken = [tool for tool in listed if server.only is None or tool.name in server.only]
+        return Toolset(server.name, tuple(_tool(server, tool) for tool in taken))
 
 
 class _SharedSession:
     def __init__(self, server: MCPToolset, folder: str) -> None:
         self._server, self._folder = server, folder
-        self._opening = asyncio.Lock()
-        self._opened: AbstractAsyncContextManager[MCPSession] | None = None
+        self._opening, self._opened = asyncio.Lock(), AsyncExitStack()
         self._session: MCPSession | None = None
 
     async def list_tools(self) -> "list[ListedTool]":
@@ -135,29 +145,21 @@ class _SharedSession:
         return await (await self._live()).call(tool, arguments)
 
     async def aclose(self) -> None:
-        opened, self._opened, self._session = self._opened, None, None
-        if opened is not None:
-            await opened.__aexit__(None, None, None)
+        self._session = None
+        await self._opened.aclose()
 
     async def _live(self) -> "MCPSession":
         async with self._opening:
             if self._session is None or self._session.is_lost:
                 await self.aclose()
-                opened = _session(self._server, self._folder)
-                self._session = await opened.__aenter__()
-                self._opened = opened
+                session = _session(self._server, self._folder)
+                self._session = await self._opened.enter_async_context(session)
             return self._session
 
 
 def _session(server: MCPToolset, folder: str) -> "AbstractAsyncContextManager[MCPSession]":
-    try:
+    with needs_extra("mcp", f"MCP server {server.name!r}"):
         from tools.mcp.mcp_session import mcp_session  # noqa: PLC0415  # the package loads slowly
-    except ModuleNotFoundError as error:
-        package = (error.name or str(error)).partition(".")[0]
-        raise ConfigError(
-            f"MCP server {server.name!r} needs the package {package}, which is not here; pip install "
-            f"'turnwise[mcp]'"
-        ) from error
     return mcp_session(server, folder)
 
 
@@ -168,14 +170,6 @@ async def _in_time(listing: "Awaitable[list[ListedTool]]", server: MCPToolset) -
         raise ToolServerLost(
             f"MCP server {server.name!r} lists no tools within {server.open_timeout_s:g} s"
         ) from None
-
-
-def _toolset(server: MCPToolset, listed: "Sequence[ListedTool]") -> Toolset:
-    names = [tool.name for tool in listed]
-    if unknown := sorted(set(server.only or ()) - set(names)):
-        raise ConfigError(f"MCP server {server.name!r} has no tools {unknown}; choose from {sorted(names)}")
-    taken = [tool for tool in listed if server.only is None or tool.name in server.only]
-    return Toolset(server.name, tuple(_tool(server, tool) for tool in taken))
 
 
 def _tool(server: MCPToolset, listed: "ListedTool") -> Tool:
@@ -201,13 +195,6 @@ def _tool(server: MCPToolset, listed: "ListedTool") -> Tool:
         function=_not_open,
         server=server.name,
     )
-
-
-def _function(call: Call, tool: str) -> Callable[..., Awaitable[str]]:
-    async def function(arguments: Mapping[str, Any]) -> str:
-        return await call(tool, arguments)
-
-    return function
 
 
 async def _not_open(arguments: Mapping[str, Any]) -> str:

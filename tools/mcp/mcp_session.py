@@ -66,7 +66,9 @@ class MCPSession:
         """
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
         result = await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
-        text = _text_of(result)
+        text = "\n".join(map(_show_block, result.content))
+        if not result.content and result.structured_content is not None:
+            text = json.dumps(result.structured_content, ensure_ascii=False)
         if result.is_error:
             raise ToolError(text or "the tool failed, and says nothing")
         return text
@@ -74,7 +76,8 @@ class MCPSession:
     async def own(self, opened: "asyncio.Future[None]") -> None:
         try:
             async with AsyncExitStack() as closing:
-                read, write = await closing.enter_async_context(self._streams())
+                streams = http_streams(self.server) if self._process is None else self._process.streams()
+                read, write = await closing.enter_async_context(streams)
                 client = await closing.enter_async_context(ClientSession(read, write))
                 await client.initialize()
                 opened.set_result(None)
@@ -96,9 +99,6 @@ class MCPSession:
     def failure(self, why: object) -> ToolServerLost:
         last_words = "" if self._process is None else self._process.last_words
         return ToolServerLost(f"MCP server {self.server.name!r}: {why}{last_words}")
-
-    def _streams(self) -> Any:
-        return http_streams(self.server) if self._process is None else self._process.streams()
 
     async def _ask(self, request: Any, result_type: type[Any]) -> Any:
         if self.is_lost:
@@ -185,14 +185,7 @@ def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
         answer.set_exception(error)
 
 
-def _text_of(result: types.CallToolResult) -> str:
-    parts = [_part(block) for block in result.content]
-    if not parts and result.structured_content is not None:
-        return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(parts)
-
-
-def _part(block: Any) -> str:
+def _show_block(block: Any) -> str:
     if isinstance(block, types.TextContent):
         return block.text
     if isinstance(block, types.EmbeddedResource) and isinstance(block.resource, types.TextResourceContents):

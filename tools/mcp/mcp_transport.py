@@ -70,21 +70,6 @@ class StdioServer:
                 stream.close()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        argv, env, cwd = self._prepare()
-        try:
-            return await asyncio.create_subprocess_exec(
-                *guard_command(argv, self._folder),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=env,
-                cwd=cwd,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise ToolServerLost(f"it cannot be started: {error}") from error
-
-    def _prepare(self) -> tuple[list[str], dict[str, str], str]:
         server, own = self._server, tempfile.mkdtemp(prefix=".server-", dir=self._folder)
         named = {name: value.replace(ROLLOUT, self._folder) for name, value in server.env.items()}
         env = get_default_environment() | home_variables(own) | named
@@ -93,7 +78,18 @@ class StdioServer:
             raise ToolServerLost(f"it cannot be started: no program {server.command}")
         files = os.path
         argv = [files.abspath(each) if files.isfile(each) else each for each in (program, *server.args)]
-        return argv, env, f"{own}/home"
+        try:
+            return await asyncio.create_subprocess_exec(
+                *guard_command(argv, self._folder),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=env,
+                cwd=f"{own}/home",
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ToolServerLost(f"it cannot be started: {error}") from error
 
     async def _read(self, process: asyncio.subprocess.Process, to_session: Any) -> None:
         assert process.stdout is not None

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack, cast
 
 from tools.errors import AgentCausedError, ConfigError, IsolationError, SandboxCreateError
 from tools.plain_text import did_you_mean
@@ -27,9 +27,6 @@ from tools.sandbox.base import (
     SandboxSpec,
     check_lent,
 )
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 __all__ = [
     "BACKENDS",
@@ -186,16 +183,12 @@ async def prepare_sandboxes(
 
 async def list_sandboxes(backend: str) -> Sequence[SandboxEntry]:
     """Return a backend's visible sandboxes, or raise IsolationError."""
-    if backend not in INVENTORIES:
-        return []
-    return await importlib.import_module(INVENTORIES[backend]).entries()
+    return await importlib.import_module(INVENTORIES[backend]).entries() if backend in INVENTORIES else []
 
 
 async def reap_sandboxes(backend: str) -> Sequence[SandboxEntry]:
     """Remove sandboxes of owners that provably ended, and return them; raises as `list_sandboxes`."""
-    if backend not in INVENTORIES:
-        return []
-    return await importlib.import_module(INVENTORIES[backend]).reap()
+    return await importlib.import_module(INVENTORIES[backend]).reap() if backend in INVENTORIES else []
 
 
 def package_versions(backend: str, packages: tuple[str, ...]) -> Mapping[str, str]:
@@ -238,20 +231,17 @@ def find_backend(name: str) -> SandboxBackend:
                 f"no sandbox backend {name!r}{did_you_mean(name, known)}; choose one of {known}, or install "
                 f"a package that registers it in the entry point group {_ENTRY_POINTS!r}"
             )
-        _loaded[name] = _load(registered[name])
+        entry = registered[name]
+        try:
+            opener = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"the sandbox backend {name!r} cannot be loaded from {entry.value}: {error}"
+            ) from error
+        if not callable(opener):
+            raise ConfigError(
+                f"the sandbox backend {name!r} is {entry.value}, which is a {type(opener).__name__}; "
+                f"it has to be a callable like `open(limits, *, allow_unsafe=False, image=None)`"
+            )
+        _loaded[name] = cast(SandboxBackend, opener)
     return _loaded[name]
-
-
-def _load(entry: "EntryPoint") -> SandboxBackend:
-    try:
-        opener = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"the sandbox backend {entry.name!r} cannot be loaded from {entry.value}: {error}"
-        ) from error
-    if not callable(opener):
-        raise ConfigError(
-            f"the sandbox backend {entry.name!r} is {entry.value}, which is a {type(opener).__name__}; "
-            f"it has to be a callable like `open(limits, *, allow_unsafe=False, image=None)`"
-        )
-    return cast(SandboxBackend, opener)

@@ -89,12 +89,18 @@ def _archive(data: bytes, files: Mapping[str, ArchivedFile]) -> Archive:
 def _refuse_files_below_files(paths: Collection[str]) -> None:
     folders: set[str] = set()
     for path in paths:
-        parent = path.rpartition("/")[0]
-        while parent and parent not in folders:
-            if parent in paths:
-                raise OSError(errno.EINVAL, f"not taken from an archive: {parent!r} is a file", path)
-            folders.add(parent)
-            parent = parent.rpartition("/")[0]
+        for folder in folders_above(path, folders):
+            if folder in paths:
+                raise OSError(errno.EINVAL, f"not taken from an archive: {folder!r} is a file", path)
+            folders.add(folder)
+
+
+def folders_above(path: str, known: Collection[str]) -> list[str]:
+    """Return the folders above a path, from the inside, up to the first known one."""
+    folders: list[str] = []
+    while (path := path.rpartition("/")[0]) and path not in known:
+        folders.append(path)
+    return folders
 
 
 def _refusal(error: tar.TarError) -> OSError:

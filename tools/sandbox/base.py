@@ -115,12 +115,10 @@ class SandboxSpec:
             ConfigError: if `SandboxLimits` refuses a limit, or `image` or `prepared` is not a text.
         """
         self.limits(SandboxLimits())
-        image: Any = self.image
-        if image is not None and not (isinstance(image, str) and image):
-            raise ConfigError(f"a sandbox cannot have image={image!r:.100}; give its name, or None")
-        key: Any = self.prepared
-        if key is not None and not (isinstance(key, str) and key):
-            raise ConfigError(f"a sandbox cannot have prepared={key!r:.100}; give a key, or None")
+        for name, wanted in (("image", "its name"), ("prepared", "a key")):
+            given: Any = getattr(self, name)
+            if given is not None and not (isinstance(given, str) and given):
+                raise ConfigError(f"a sandbox cannot have {name}={given!r:.100}; give {wanted}, or None")
 
     def limits(self, default: SandboxLimits) -> SandboxLimits:
         """Return `default` overridden by the fields that are set."""
@@ -186,15 +184,6 @@ class ExecResult:
     def text(self) -> str:
         """Return stdout decoded as UTF-8; invalid bytes are replaced."""
         return self.stdout.decode("utf-8", "replace")
-
-
-class ExecOptions(TypedDict, total=False):
-    """Keyword arguments of `Sandbox.exec` except the time limit."""
-
-    stdin: bytes
-    env: Mapping[str, str] | None
-    cwd: str | None
-    max_output_bytes: int
 
 
 class SandboxFileError(OSError):

@@ -6,6 +6,7 @@ Run it with `turnwise doctor sandbox NAME`, or with `run_check` in pytest.
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tools.errors import IsolationError
@@ -55,33 +56,30 @@ async def run_check(target: Target, check: Check, *, crowd: int = 64) -> CheckRe
     It is skipped if a limit it needs cannot be enforced, the sandbox's `lacks` contains its subject, or a
     program is missing. Some checks open `crowd` sandboxes.
     """
-    status, reason = await _judge(target, check, crowd)
-    return CheckResult(number=check.number, name=check.name, claim=check.claim, status=status, reason=reason)
-
-
-async def _judge(target: Target, check: Check, crowd: int) -> tuple[Literal["ok", "failed", "skipped"], str]:
+    result = partial(CheckResult, number=check.number, name=check.name, claim=check.claim)
     if check.run is None:
-        return "skipped", check.missing or ""
+        return result(status="skipped", reason=check.missing or "")
     try:
         async with asyncio.timeout(_WITHIN_S), target.open(**check.limits) as sandbox:
             lacking = [name for name in check.needs if name not in sandbox.record.enforced]
             if lacking:
-                return "skipped", f"{', '.join(lacking)} cannot be enforced here"
+                return result(status="skipped", reason=f"{', '.join(lacking)} cannot be enforced here")
             if lacks := [name for name in check.gives if name in sandbox.record.lacks]:
-                return "skipped", _in_words(lacks)
+                return result(status="skipped", reason=_in_words(lacks))
             bench = Bench(target=target, sandbox=sandbox, crowd=crowd)
             await check.run(bench)
     except MissingError as error:
-        return "skipped", str(error)
+        return result(status="skipped", reason=str(error))
     except IsolationError as error:
-        return ("skipped", str(error)) if check.needs else ("failed", str(error))
+        return result(status="skipped" if check.needs else "failed", reason=str(error))
     except TimeoutError:
-        return "failed", f"it did not end within {_WITHIN_S:.0f} s"
+        return result(status="failed", reason=f"it did not end within {_WITHIN_S:.0f} s")
     except CheckFailedError as error:
-        return "failed", str(error)
+        return result(status="failed", reason=str(error))
     except Exception as error:  # noqa: BLE001  # a check that breaks is a check that fails; the others go on
-        return "failed", f"{type(error).__name__}: {error}"
-    return "ok", f"a part is passed over: {_in_words(bench.passed_over)}" if bench.passed_over else ""
+        return result(status="failed", reason=f"{type(error).__name__}: {error}")
+    reason = f"a part is passed over: {_in_words(bench.passed_over)}" if bench.passed_over else ""
+    return result(status="ok", reason=reason)
 
 
 def _in_words(lacks: Iterable[str]) -> str:

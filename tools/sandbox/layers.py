@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from tools.errors import IsolationError
-from tools.sandbox.archive import ArchivedFile, clean_path, pack, unpack
+from tools.sandbox.archive import ArchivedFile, clean_path, folders_above, pack, unpack
 from tools.sandbox.base import Layer, Sandbox, Snapshot
 from tools.sandbox.inside import tar
 
@@ -59,10 +59,8 @@ async def take_snapshot(sandbox: Sandbox) -> Snapshot:
     """
     own: Any = getattr(sandbox, "snapshot", None)
     made: Snapshot | None = None if own is None else await own()
-    return await _copy_files(sandbox) if made is None else made
-
-
-async def _copy_files(sandbox: Sandbox) -> Snapshot:
+    if made is not None:
+        return made
     pack: Any = getattr(sandbox, "pack_tree", None)
     most = sandbox.record.limits.disk_mb << 20
     archive: bytes = await (sandbox.get_archive(".", max_bytes=most) if pack is None else pack())
@@ -166,7 +164,7 @@ async def take(
     kept: dict[str, ArchivedFile] = {}
     for found in reversed(taken):
         for path, file in found.items():
-            above = _new_folders(path, folders)
+            above = folders_above(path, folders)
             # A path is either a file or a folder.
             if path in occupied or path in folders or occupied.intersection(above):
                 continue
@@ -235,12 +233,5 @@ def _batches(files: Mapping[str, ArchivedFile], max_bytes: int) -> Iterator[dict
 def _all_folders(paths: Iterable[str]) -> set[str]:
     folders: set[str] = set()
     for path in paths:
-        folders.update(_new_folders(path, folders))
-    return folders
-
-
-def _new_folders(path: str, known: Collection[str]) -> list[str]:
-    folders: list[str] = []
-    while (path := path.rpartition("/")[0]) and path not in known:
-        folders.append(path)
+        folders.update(folders_above(path, folders))
     return folders

@@ -9,7 +9,7 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -54,8 +54,8 @@ class Target:
     @classmethod
     def from_json(cls, text: str) -> "Target":
         fields = json.loads(text)
-        limits = SandboxLimits(**fields["limits"])
-        return cls(backend=fields["backend"], options=fields["options"], limits=limits)
+        fields["limits"] = SandboxLimits(**fields["limits"])
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +136,12 @@ async def sleeper(sandbox: Sandbox, mark: str) -> int:
 
 
 def host_pids(mark: str) -> list[int]:
-    wanted = f"sleep\0{mark}\0".encode()
-    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _reads(path, wanted)]
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes() == f"sleep\0{mark}\0".encode():
+                found.append(int(path.parent.name))
+    return found
 
 
 def first_process_of(pid: int) -> int:
@@ -153,20 +157,21 @@ def first_process_of(pid: int) -> int:
         if found not in running():
             raise MissingError(f"process {pid} has no supervisor below this process")
         return found
+    namespace = Path(f"/proc/{pid}/ns/pid")
     for path in Path("/proc").glob("[0-9]*/ns/pid"):
-        found = int(path.parent.parent.name)
-        try:
-            same = path.readlink() == Path(f"/proc/{pid}/ns/pid").readlink()
-            status = Path(f"/proc/{found}/status").read_text()
-        except OSError:
-            continue
-        if same and _field(status, "NSpid").split()[-1] == "1":
-            return found
+        with suppress(OSError):
+            found = int(path.parent.parent.name)
+            if path.readlink() == namespace.readlink() and host_status(found, "NSpid").split()[-1] == "1":
+                return found
     raise MissingError(f"no process 1 is visible for process {pid}")
 
 
 def host_status(pid: int, name: str) -> str:
-    return _field(Path(f"/proc/{pid}/status").read_text(), name)
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return value.strip()
+    raise MissingError(f"/proc has no line {name}")
 
 
 @contextmanager
@@ -188,21 +193,6 @@ async def until(look: Callable[[], Seen], *, within_s: float) -> Seen:
         await asyncio.sleep(_POLL_S)
         seen = look()
     return seen
-
-
-def _reads(path: Path, wanted: bytes) -> bool:
-    try:
-        return path.read_bytes() == wanted
-    except OSError:
-        return False
-
-
-def _field(status: str, name: str) -> str:
-    for line in status.splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return value.strip()
-    raise MissingError(f"/proc has no line {name}")
 
 
 CheckFunction = Callable[[Bench], Awaitable[None]]
@@ -251,14 +241,15 @@ def check(
     number: int,
     claim: str,
     *,
+    name: str | None = None,
     needs: tuple[str, ...] = (),
     gives: tuple[str, ...] = (),
     **limits: Unpack[LimitOverrides],
 ) -> Callable[[CheckFunction], CheckFunction]:
     def declare(function: CheckFunction) -> CheckFunction:
-        name = function.__name__
-        CHECKS[name] = Check(
-            number=number, name=name, claim=claim, run=function, limits=limits, needs=needs, gives=gives
+        called = name or function.__name__
+        CHECKS[called] = Check(
+            number=number, name=called, claim=claim, run=function, limits=limits, needs=needs, gives=gives
         )
         return function
 
@@ -280,11 +271,12 @@ def holds(claim: str, condition: bool) -> None:
 
 
 @contextmanager
-def raises(*kinds: type[Exception], what: str) -> Generator[None]:
+def raises(*kinds: type[Exception], what: str, naming: str = "") -> Generator[None]:
     names = " or ".join(kind.__name__ for kind in kinds)
     try:
         yield
-    except kinds:
+    except kinds as error:
+        holds(f"the message names {naming}", naming in str(error))
         return
     except Exception as error:
         raise CheckFailedError(f"{what}: got {type(error).__name__}: {error}; wanted {names}") from error

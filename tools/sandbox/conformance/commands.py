@@ -38,12 +38,8 @@ async def non_executable_is_126(bench: Bench) -> None:
 
 @check(47, "A directory that does not exist is an error of its own that names it.")
 async def missing_cwd_is_a_clear_error(bench: Bench) -> None:
-    try:
+    with raises(FileNotFoundError, what="a missing directory", naming="nowhere"):
         await bench.sandbox.exec("true", cwd="nowhere")
-    except FileNotFoundError as error:
-        holds("the message names the directory", "nowhere" in str(error))
-    else:
-        holds("FileNotFoundError was raised", False)
     await bench.sandbox.write_file("file", b"")
     with raises(NotADirectoryError, what="a file as directory"):
         await bench.sandbox.exec("true", cwd="file")
@@ -51,10 +47,9 @@ async def missing_cwd_is_a_clear_error(bench: Bench) -> None:
 
 @check(48, "A NUL byte in a command or path is refused before anything runs.")
 async def nul_bytes_are_rejected_before_spawn(bench: Bench) -> None:
-    with raises(ValueError, what="a NUL in a word"):
-        await bench.sandbox.exec(["touch", "ran", "a\0b"])
-    with raises(ValueError, what="a NUL in a shell command"):
-        await bench.sandbox.exec("touch ran; echo a\0b")
+    for command in (["touch", "ran", "a\0b"], "touch ran; echo a\0b"):
+        with raises(ValueError, what=f"a NUL in {command!r}"):
+            await bench.sandbox.exec(command)
     with raises(ValueError, what="a NUL in a path"):
         await bench.sandbox.read_file("a\0b")
     equal("exit code", (await bench.sandbox.exec(["test", "-e", "ran"])).exit_code, 1)

@@ -43,7 +43,11 @@ async def starve(target: Target) -> object:
     before, failed, foreign = await _count_owned(target), 0, list[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(open_descriptors())
-    gaps = _fill(highest)
+    # Occupy every free descriptor below.
+    gaps = [os.dup(0)]
+    while gaps[-1] < highest:
+        gaps.append(os.dup(0))
+    os.close(gaps.pop())
     worked = 0
     for room in range(40):
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + room, hard))
@@ -155,15 +159,6 @@ async def _count_owned(target: Target) -> dict[str, int]:
         "processes": len(descendants(os.getpid())),
         "sandboxes": sum(entry.owner == os.getpid() for entry in await list_sandboxes(target.backend)),
     }
-
-
-def _fill(below: int) -> list[int]:
-    """Occupy every free descriptor below a number."""
-    taken = [os.dup(0)]
-    while taken[-1] < below:
-        taken.append(os.dup(0))
-    os.close(taken.pop())
-    return taken
 
 
 def open_descriptors() -> list[int]:

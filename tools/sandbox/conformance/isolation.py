@@ -3,8 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from tools.sandbox.conformance.checks import (
@@ -223,9 +222,12 @@ async def nothing_that_a_person_installed_can_be_read(bench: Bench) -> None:
     equal("what can be imported of it", [path for path in imported if path != "None"], [])
     with ExitStack() as there:
         files = [Path(__file__), *_settings()]
-        files += [
-            there.enter_context(_secret_in(folder)) for folder in _SETTINGS if os.access(folder, os.W_OK)
-        ]
+        for folder in _SETTINGS:
+            if os.access(folder, os.W_OK):
+                files.append(Path(folder, f"turnwise-check-{secrets.token_hex(8)}"))
+                files[-1].write_text(secrets.token_hex(16))
+                there.callback(files[-1].unlink)
+                files[-1].chmod(0o644)
         for path in files:
             if path.is_file() and os.access(path, os.R_OK):
                 found = await bench.sandbox.exec(["cat", str(path)])
@@ -261,10 +263,6 @@ async def a_shortage_of_memory_ends_agents_first(bench: Bench) -> None:
     holds("it lives", bool(host_status(pid, "State")))
 
 
-def _score(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
-
-
 def _homes() -> list[str]:
     return sorted({str(Path.home()), str(Path("~root").expanduser()), "/home", str(Path.cwd())})
 
@@ -273,12 +271,5 @@ def _settings() -> list[Path]:
     return [path for folder in _SETTINGS for path in Path(folder).glob("*")]
 
 
-@contextmanager
-def _secret_in(folder: str) -> Generator[Path]:
-    path = Path(folder, f"turnwise-check-{secrets.token_hex(8)}")
-    path.write_text(secrets.token_hex(16))
-    path.chmod(0o644)
-    try:
-        yield path
-    finally:
-        path.unlink()
+def _score(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())

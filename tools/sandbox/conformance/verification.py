@@ -1,8 +1,8 @@
 """Checks 125 to 132: the agent cannot touch what a verdict relies on."""
 
 from tools.sandbox.archive import ArchivedFile, pack
-from tools.sandbox.base import ExecResult, Sandbox
-from tools.sandbox.conformance.checks import Bench, check, equal, holds
+from tools.sandbox.base import Sandbox
+from tools.sandbox.conformance.checks import Bench, check, equal, holds, raises
 
 _FILES = {"check": b"kept", "deep/er/check": b"kept"}
 _PATHS = 'check deep/er/check "$VERIFIER/check" "$VERIFIER/deep/er/check"'
@@ -79,12 +79,9 @@ async def a_verification_has_a_workspace(bench: Bench) -> None:
         await sandbox.put_archive(pack(beside))
         result = await sandbox.exec("deep/er/tool >deep/out; mkdir new; echo 1 >new/a; cat deep/out new/a")
         equal("stdout", result.stdout, b"ran\n1\n")
-        try:
+        with raises(OSError, what="a file in the way"):
             await sandbox.write_file("deep/er/check", b"forged")
-        except OSError:
-            await _attack(sandbox, ":")
-        else:
-            holds("a file in the way is refused", condition=False)
+        await _attack(sandbox, ":")
 
 
 @check(131, "A command that the persistent shell did not live to end has another exit code than 0.")
@@ -111,10 +108,6 @@ async def nobody_else_tells_the_status_of_a_command(bench: Bench) -> None:
 
 async def _attack(sandbox: Sandbox, script: str) -> None:
     """Check that a script with each path as `$p` changes nothing."""
-    equal("the files", (await _content(sandbox)).stdout, _KEPT)
+    equal("the files", (await sandbox.exec(f"cat {_PATHS}")).stdout, _KEPT)
     await sandbox.exec(f"for p in {_PATHS}; do {script}; done >/dev/null 2>&1")
-    equal(f"the files after {script!r}", (await _content(sandbox)).stdout, _KEPT)
-
-
-async def _content(sandbox: Sandbox) -> ExecResult:
-    return await sandbox.exec(f"cat {_PATHS}")
+    equal(f"the files after {script!r}", (await sandbox.exec(f"cat {_PATHS}")).stdout, _KEPT)

@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.docker.engine import Connection, Engine, EngineError, Image
+from tools.sandbox.docker.engine import (
+    BAD_REQUEST,
+    CONFLICT,
+    NOT_FOUND,
+    Connection,
+    Engine,
+    EngineError,
+    Image,
+)
 from tools.sandbox.host import layout, seccomp, supervisor_code
 from tools.sandbox.host.layout import (
     HOST_NAME,
@@ -152,7 +160,9 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
         ConfigError: if the image lacks something.
         IsolationError: if the agent would have too many privileges.
     """
-    uid = 0 if spec.whole else _uid(engine)
+    # Processes and quotas are counted per user over all containers.
+    few, base = (_FEW_UIDS_COUNT, _FEW_UIDS) if engine.maps_users else (layout.UID_COUNT, layout.UID_BASE)
+    uid = 0 if spec.whole else base + secrets.randbelow(few)
     # The number of its own processes: an init is one, unless the agent is root.
     keep_alive = ["/bin/bash", "-c", _KEEP_ALIVE, "1" if spec.whole else "2"]
     try:
@@ -213,23 +223,25 @@ def hold(engine: Engine, container: Container, files: Mapping[str, bytes]) -> No
     argv = ["python3", "-I", "-S", "-c", supervisor_code.HELD_FILES]
     try:
         exec_id, sock = engine.open_exec(container.id, argv, "0:0")
-        connection = Connection(sock)
-        try:
-            wanted = (list(files.items()), VERIFIER_DIR, WORKDIR, encode(Ready()))
-            data = marshal.dumps(wanted, 2)
-            connection.send(len(data).to_bytes(8, "big") + data, _START_S)
-            connection.receive(_START_S)
-        except (EOFError, OSError) as error:
-            code, words = engine.exec_code(exec_id), connection.last_words
-            reason = words.rpartition("\n")[2] or f"exit code {code}"
-            raise SandboxCreateError(f"the verifier's files cannot be written: {reason}") from error
-        finally:
-            connection.close()
+        with closing(Connection(sock)) as connection:
+            try:
+                data = marshal.dumps((list(files.items()), VERIFIER_DIR, WORKDIR, encode(Ready())), 2)
+                connection.send(len(data).to_bytes(8, "big") + data, _START_S)
+                connection.receive(_START_S)
+            except (EOFError, OSError) as error:
+                code, words = engine.exec_code(exec_id), connection.last_words
+                reason = words.rpartition("\n")[2] or f"exit code {code}"
+                raise SandboxCreateError(f"the verifier's files cannot be written: {reason}") from error
     except EngineError as error:
         raise SandboxCreateError(f"the verifier's files cannot be written: {error}") from error
 
 
 def listener(engine: Engine, container: Container) -> socket.socket:
+    def listen_in(network: int) -> socket.socket:
+        if kernel.libc.setns(network, _NEW_NET):
+            raise kernel.failure("setns")
+        return socket.create_server(("127.0.0.1", 0))
+
     try:
         process = Path(f"/proc/{engine.first_process(container.id)}")
     except EngineError as error:
@@ -239,18 +251,12 @@ def listener(engine: Engine, container: Container) -> socket.socket:
             raise ProcessLookupError("it is not on this machine")
         # The thread ends in that namespace.
         with (process / "ns/net").open() as network, ThreadPoolExecutor(1) as thread:
-            return thread.submit(_listening_in, network.fileno()).result()
+            return thread.submit(listen_in, network.fileno()).result()
     except OSError as error:
         raise IsolationError(
             f"the network of a container cannot be entered ({error}); run as root on the machine of the "
             "engine and in its PID namespace, or use the local sandbox"
         ) from error
-
-
-def _listening_in(network: int) -> socket.socket:
-    if kernel.libc.setns(network, _NEW_NET):
-        raise kernel.failure("setns")
-    return socket.create_server(("127.0.0.1", 0))
 
 
 def clear(engine: Engine, container: Container) -> None:
@@ -270,7 +276,8 @@ def judging(engine: Engine, container: Container) -> dict[str, Callable[[], Any]
 
 def refuse_cut(engine: Engine, connection: Connection) -> None:
     """Raise EngineError if the connection was lost although nobody killed the supervisor."""
-    if connection.is_cut and _exit_code(engine, connection.exec_id) in (None, _CLOSED_CODE):
+    is_cut = connection.channel is not None and connection.channel.is_cut
+    if is_cut and _exit_code(engine, connection.exec_id) in (None, _CLOSED_CODE):
         raise EngineError("the connection to its supervisor was lost", None)
 
 
@@ -309,10 +316,10 @@ def remove(engine: Engine, container: str) -> None:
         try:
             engine.remove(container)
         except EngineError as error:
-            if error.missing:
+            if error.status == NOT_FOUND:
                 return
             # The container may be removing itself.
-            if not error.conflict or time.monotonic() > deadline:
+            if error.status != CONFLICT or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
 
@@ -330,10 +337,7 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
         "security_opt": ["no-new-privileges"],
         "mounts": [
             {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
-            for source, target in (
-                *zip(limits.read_only, limits.read_only, strict=True),
-                *spec.held,
-            )
+            for source, target in (*((each, each) for each in limits.read_only), *spec.held)
         ],
         # The host's network would expose its sockets.
         "network_mode": "none" if limits.network == "none" else "bridge",
@@ -367,13 +371,6 @@ def _lends_in_home(spec: Spec) -> bool:
 
 def _tmpfs(size: int, owner: str) -> str:
     return f"rw,exec,nosuid,nodev,size={size},nr_inodes={layout.most_files(size)},{owner}"
-
-
-def _uid(engine: Engine) -> int:
-    # Processes and quotas are counted per user over all containers.
-    if engine.maps_users:
-        return _FEW_UIDS + secrets.randbelow(_FEW_UIDS_COUNT)
-    return layout.UID_BASE + secrets.randbelow(layout.UID_COUNT)
 
 
 def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
@@ -437,7 +434,7 @@ def _has_ended(engine: Engine, container: str) -> bool:
 
 
 def _not_started(spec: Spec, error: EngineError, *, ended: bool) -> SandboxCreateError | ConfigError:
-    if ended or error.refused:
+    if ended or error.status == BAD_REQUEST:
         # The message depends on how far the container's end has come.
         return ConfigError(f"a container of image {spec.image.digest} does not stay up: {error}; {NEEDS}")
     return SandboxCreateError(f"a container of image {spec.image.digest} does not start: {error}")

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import docker
 import docker.errors
 import requests
+import urllib3
 
 from tools.errors import IsolationError
 from tools.sandbox.host.channel import Channel
@@ -35,7 +36,7 @@ THREADS = 24
 _FREEZE_TRIES = 5
 """Freezing fails while new processes start."""
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
-_BAD_REQUEST, _NOT_FOUND, _CONFLICT, _NO_ANSWER = 400, 404, 409, 500
+BAD_REQUEST, NOT_FOUND, CONFLICT, _NO_ANSWER = 400, 404, 409, 500
 _SOCKET = 1 << 24
 """The socket bit of Go's file modes."""
 _CACHES = ("active_file", "inactive_file")
@@ -55,16 +56,10 @@ class EngineError(Exception):
         self.status = status
 
     @property
-    def missing(self) -> bool:
-        return self.status == _NOT_FOUND
-
-    @property
-    def refused(self) -> bool:
-        return self.status == _BAD_REQUEST
-
-    @property
-    def conflict(self) -> bool:
-        return self.status == _CONFLICT
+    def is_silence(self) -> bool:
+        """Whether no answer came, because the connection failed."""
+        lost = (requests.RequestException, urllib3.exceptions.HTTPError)
+        return self.status is None and isinstance(self.__cause__, lost)
 
 
 class Ramp:
@@ -100,6 +95,7 @@ class Image:
     env: tuple[str, ...]
     """`NAME=value` pairs."""
     workdir: str = ""
+    volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +124,7 @@ class Engine:
         try:
             found: dict[str, Any] = self._ask(lambda: self._api.inspect_image(name))
         except EngineError as error:
-            if error.missing or error.refused:
+            if error.status in (BAD_REQUEST, NOT_FOUND):
                 return None
             raise
         digests: list[str] = found.get("RepoDigests") or []
@@ -139,6 +135,7 @@ class Engine:
             digest=digests[0] if digests else found["Id"],
             env=tuple(env),
             workdir=config.get("WorkingDir") or "",
+            volumes=tuple(config.get("Volumes") or ()),
         )
 
     def pull(self, name: str) -> Iterator[dict[str, Any]]:
@@ -157,7 +154,8 @@ class Engine:
         return self._ask(lambda: self._api.commit(container, conf=config)["Id"], tries=1)
 
     def remove_image(self, image: str) -> None:
-        self._ask(lambda: self._api.remove_image(image, force=True))
+        """Remove an image and none of its untagged parents, which a running build may need."""
+        self._ask(lambda: self._api.remove_image(image, force=True, noprune=True))
 
     def images(self, label: str) -> list[Listed]:
         found: list[dict[str, Any]] = self._ask(lambda: self._api.images(filters={"label": label}))
@@ -166,17 +164,13 @@ class Engine:
     def count_written_bytes(self, container: str) -> int:
         request = partial(self._api.containers, all=True, size=True, filters={"id": container})
         if not (found := self._ask(request, tries=1)):
-            raise EngineError(f"no such container: {container}", _NOT_FOUND)
+            raise EngineError(f"no such container: {container}", NOT_FOUND)
         return found[0].get("SizeRw") or 0
 
     def list_changes(self, container: str) -> list[tuple[str, int]]:
         """Return changed (0), new (1) and removed (2) paths."""
-
-        def ask() -> list[tuple[str, int]]:
-            found: list[dict[str, Any]] = self._api.diff(container) or []
-            return [(each["Path"], each["Kind"]) for each in found]
-
-        return self._ask(ask, tries=1)
+        ask = self._api.diff
+        return self._ask(lambda: [(each["Path"], each["Kind"]) for each in ask(container) or ()], tries=1)
 
     @contextmanager
     def freeze(self, container: str) -> Generator[None]:
@@ -185,7 +179,7 @@ class Engine:
             try:
                 self._ask(lambda: self._api.pause(container), tries=_FREEZE_TRIES)
             except EngineError as error:
-                if not error.conflict:  # the earlier try may have succeeded
+                if error.status != CONFLICT:  # the earlier try may have succeeded
                     raise
             yield
         except BaseException:
@@ -245,7 +239,7 @@ class Engine:
         try:
             return self._ask(lambda: bool(self._api.inspect_container(container)["State"]["Running"]))
         except EngineError as error:
-            if error.missing:
+            if error.status == NOT_FOUND:
                 return False
             raise
 
@@ -393,7 +387,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, exec_id: str = "") -> None:
         self._sock, self.exec_id = sock, exec_id
-        self._channel: _EngineChannel | None = None
+        self.channel: _EngineChannel | None = None
         self._splitter = Splitter()
         self._inbox = Inbox()
         self._stderr = bytearray()
@@ -428,13 +422,8 @@ class Connection:
 
     async def attach(self, **judging: Any) -> Channel:
         """Attach to the running event loop; nothing may be unread."""
-        self._channel = await _EngineChannel.over(self._sock, self.take, **judging)
-        return self._channel
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the peer closed the connection."""
-        return self._channel is not None and self._channel.is_cut
+        self.channel = await _EngineChannel.over(self._sock, self.take, **judging)
+        return self.channel
 
     def close(self) -> None:
         self._sock.close()
@@ -442,6 +431,7 @@ class Connection:
 
 class _EngineChannel(Channel):
     is_cut = False
+    """Whether the peer closed the connection."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_cut = not self.broken

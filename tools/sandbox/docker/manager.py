@@ -9,9 +9,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,7 +22,7 @@ from tools.sandbox.docker import orphans
 from tools.sandbox.docker.container import Container, Spec
 from tools.sandbox.docker.engine import MOST_BUILD_S, THREADS, Engine, EngineError, Image, Ramp, connect
 from tools.sandbox.docker.orphans import labels
-from tools.waiting import to_the_end
+from tools.waiting import to_the_end, undo_result
 
 DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 MOST_CREATES = max(4, 2 * (os.cpu_count() or 1))
@@ -47,73 +47,46 @@ class Pool(Generic[T]):
         drop: Callable[[T], None],
         alive: Callable[[T], bool],
         creators: ThreadPoolExecutor,
-        most: int = _MOST_WARM,
     ) -> None:
-        self._make = make
-        self._drop = drop
-        self._alive = alive
-        self._creators = creators
-        self._most = most
+        self._make, self._drop, self._alive, self._creators = make, drop, alive, creators
         self._open = 0
-        self._ready: deque[T] = deque()
-        self._coming: set[Future[None]] = set()
-        self._changed = threading.Condition()
+        self._ahead: list[Future[T]] = []
+        """Containers that are ready or being made."""
+        self._lock = threading.Lock()
 
     def enter(self) -> None:
-        with self._changed:
+        with self._lock:
             self._open += 1
 
     def pop(self) -> T | None:
-        while True:
-            with self._changed:
-                found = self._ready.popleft() if self._ready else None
-            if found is None or self._alive(found):
-                self._stock()
-                return found
-            self._drop(found)
+        found = None
+        while found is None and (made := self._take()) is not None:
+            if (error := made.exception()) is not None:
+                _LOG.info("no container could be made ahead: %s", error)
+            elif self._alive(made.result()):
+                found = made.result()
+            else:
+                self._drop(made.result())
+        with self._lock:
+            missing = min(self._open // 2, _MOST_WARM) - len(self._ahead)
+            self._ahead += [self._creators.submit(self._make) for _ in range(missing)]
+        return found
 
     def leave(self) -> None:
-        with self._changed:
+        with self._lock:
             self._open -= 1
-            if self._open:
-                return
-            for future in list(self._coming):
-                future.cancel()
-            # Another caller may open meanwhile.
-            self._changed.wait_for(lambda: not self._coming or self._open > 0)
-            unused = [] if self._open else list(self._ready)
-            if unused:
-                self._ready.clear()
-        for one in unused:
-            self._drop(one)
+            unused = [] if self._open else self._ahead
+            self._ahead = self._ahead if self._open else []
+        for made in unused:
+            if not made.cancel() and made.exception() is None:
+                self._drop(made.result())
 
-    def _stock(self) -> None:
-        with self._changed:
-            for _ in range(self._target() - len(self._ready) - len(self._coming)):
-                future = self._creators.submit(self._add)
-                self._coming.add(future)
-                future.add_done_callback(self._on_made)
-
-    def _target(self) -> int:
-        return min(self._open // 2, self._most)
-
-    def _add(self) -> None:
-        with self._changed:
-            if not self._open:
-                return
-        made = self._make()
-        with self._changed:
-            if self._open:
-                self._ready.append(made)
-                return
-        self._drop(made)
-
-    def _on_made(self, future: "Future[None]") -> None:
-        if not future.cancelled() and (error := future.exception()) is not None:
-            _LOG.info("no container could be made ahead: %s", error)
-        with self._changed:
-            self._coming.discard(future)
-            self._changed.notify_all()
+    def _take(self) -> "Future[T] | None":
+        with self._lock:
+            made = next((each for each in self._ahead if each.done()), None)
+            if made is not None:
+                self._ahead.remove(made)
+            return made
 
 
 _LOG = logging.getLogger(__name__)
@@ -209,19 +182,13 @@ async def make_in_thread(threads: ThreadPoolExecutor, make: Callable[[], T], und
         return await asyncio.shield(asyncio.wrap_future(future))
     except asyncio.CancelledError:
         if not future.cancel():
-            await to_the_end(_undone(asyncio.wrap_future(future), undo))
+            made = asyncio.wrap_future(future)
+            await to_the_end(undo_result(made, lambda result: in_thread(partial(undo, result))))
         raise
 
 
 def threads() -> ThreadPoolExecutor:
     return _threads(os.getpid())
-
-
-async def _undone(making: Awaitable[T], undo: Callable[[T], None]) -> None:
-    task = asyncio.ensure_future(making)
-    await asyncio.wait({task})
-    if task.exception() is None:
-        await in_thread(partial(undo, task.result()))
 
 
 _opening = threading.Lock()
@@ -255,6 +222,8 @@ def _manager(_process: int) -> ContainerManager:
 
 _EVERY_S = 2.0
 _DOCKERFILE = "Dockerfile"
+_PRUNED = "unknown parent image"
+"""Part of the engine's error if another client removed a cached step's image during the build."""
 
 
 def prepare_image(engine: Engine, name: str, progress: Progress) -> Image:
@@ -264,45 +233,44 @@ def prepare_image(engine: Engine, name: str, progress: Progress) -> Image:
         ConfigError: if it cannot be pulled or built.
         EngineError: if the engine does not answer.
     """
-    with _one_at_a_time():
-        return _find_or_pull(engine, name, progress)
-
-
-@contextmanager
-def _one_at_a_time() -> Generator[None]:
-    """Lock among processes, so that later ones find the image."""
-    with open(__file__, "rb") as file:  # noqa: PTH123
-        with suppress(OSError):  # without locks an image may be pulled twice
+    with Path(__file__).open("rb") as file:
+        # A lock among processes, so that later ones find the image; without locks it may be pulled twice.
+        with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _find_or_pull(engine: Engine, name: str, progress: Progress) -> Image:
-    if name.startswith(("./", "../", "/", "~")):
-        return _build(engine, Path(name).expanduser(), progress)
-    if (found := engine.image(name)) is not None:
+        if name.startswith(("./", "../", "/", "~")):
+            return _build(engine, Path(name).expanduser(), progress)
+        if (found := engine.image(name)) is not None:
+            return found
+        try:
+            _follow(f"pulling {name}", engine.pull(name), progress)
+        except EngineError as error:
+            if error.is_silence:
+                raise
+            raise ConfigError(
+                f"image {name!r} is not on the Docker engine and cannot be pulled: {error}; pull it by hand "
+                "(`docker pull`), or name another one or a folder with a Dockerfile"
+            ) from error
+        if (found := engine.image(name)) is None:
+            raise ConfigError(
+                f"image {name!r} was pulled, but the Docker engine does not know it by that name"
+            )
         return found
-    try:
-        _follow(f"pulling {name}", engine.pull(name), progress)
-    except EngineError as error:
-        raise ConfigError(
-            f"image {name!r} is not on the Docker engine and cannot be pulled: {error}; pull it by hand "
-            "(`docker pull`), or name another one or a folder with a Dockerfile"
-        ) from error
-    if (found := engine.image(name)) is None:
-        raise ConfigError(f"image {name!r} was pulled, but the Docker engine does not know it by that name")
-    return found
 
 
 def _build(engine: Engine, folder: Path, progress: Progress) -> Image:
     if not (folder / _DOCKERFILE).is_file():
         raise ConfigError(f"no image can be built from {str(folder)!r}: it has no {_DOCKERFILE}")
     tag = f"turnwise-built:{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
-    try:
-        _follow(f"building {folder}", engine.build(str(folder), tag), progress, MOST_BUILD_S)
-        found = engine.image(tag)
-    except EngineError as error:
-        raise ConfigError(f"no image can be built from {str(folder)!r}: {error}") from error
+    for is_last in (False, True):
+        try:
+            _follow(f"building {folder}", engine.build(str(folder), tag), progress, MOST_BUILD_S)
+            break
+        except EngineError as error:
+            if error.is_silence:
+                raise
+            if is_last or _PRUNED not in str(error):
+                raise ConfigError(f"no image can be built from {str(folder)!r}: {error}") from error
+    found = engine.image(tag)
     if found is None:
         raise ConfigError(f"no image can be built from {str(folder)!r}: the engine made none")
     return found
@@ -324,12 +292,9 @@ def _follow(
             layers[event["id"]] = (detail.get("current", 0), detail["total"])
         if time.monotonic() - told > _EVERY_S:
             told = time.monotonic()
-            progress(f"{what}: {_progress(layers, event)}")
+            state = str(event.get("stream") or event.get("status") or "").strip()
+            if layers:
+                done, total = (sum(column) >> 20 for column in zip(*layers.values(), strict=True))
+                state = f"{done} of {total} MB"
+            progress(f"{what}: {state}")
     progress(f"{what}: done")
-
-
-def _progress(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> str:
-    if not layers:
-        return str(event.get("stream") or event.get("status") or "").strip()
-    done, total = (sum(column) >> 20 for column in zip(*layers.values(), strict=True))
-    return f"{done} of {total} MB"

@@ -37,11 +37,6 @@ def state(of: Mapping[str, str]) -> Literal["in use", "orphan", "unknown"]:
     return "in use" if name.startswith(f"{ownership.identity(os.getpid()).split('-')[0]}-") else "unknown"
 
 
-def owner_pid(of: Mapping[str, str]) -> int | None:
-    pid = of.get(_PID, "")
-    return int(pid) if pid.isdigit() else None
-
-
 @cache
 def _labels(this_process: int) -> dict[str, str]:
     namespace, pid, start = ownership.identity(this_process).split("-")
@@ -64,10 +59,10 @@ def list_owned(engine: Engine) -> list[SandboxEntry]:
     found = sorted([*engine.containers(LABEL), *engine.images(LABEL)], key=lambda one: one.created)
     entries: list[SandboxEntry] = []
     for one in found:
-        known = state(one.labels)
-        pid = None if known == "unknown" else owner_pid(one.labels)
+        known, pid = state(one.labels), one.labels.get(_PID, "")
+        owner = int(pid) if known != "unknown" and pid.isdigit() else None
         name = one.id[: _SHORT + len(_IMAGE) * one.id.startswith(_IMAGE)]
-        entries.append(SandboxEntry(backend="docker", name=name, owner=pid, state=known))
+        entries.append(SandboxEntry(backend="docker", name=name, owner=owner, state=known))
     return entries
 
 

@@ -13,14 +13,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TypeVar, cast
 
 from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox.base import ExecResult, SandboxFileError, SandboxRecord, Snapshot
 from tools.sandbox.docker.container import Container
-from tools.sandbox.docker.engine import EngineError
+from tools.sandbox.docker.engine import NOT_FOUND, EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
 from tools.sandbox.docker.orphans import labels
 from tools.sandbox.host.layout import RUN_DIR, VERIFIER_DIR, most_files
@@ -125,7 +125,7 @@ class DiskWatch:
                 counts = look % _LOOKS_PER_COUNT == 0
                 files = len(await in_thread(partial(engine.list_changes, container))) if counts else 0
             except EngineError as error:
-                if error.missing:
+                if error.status == NOT_FOUND:
                     return
                 continue
             finally:
@@ -165,8 +165,20 @@ class WholeSandbox(SupervisedSandbox):
         record: SandboxRecord,
         listen: Callable[[], Awaitable[socket.socket]],
     ) -> None:
-        super().__init__(channel, watch.container.spec.workdir, record, listen, _commit)
+        super().__init__(channel, watch.container.spec.workdir, record, listen)
         self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
+        self._own = (*_OURS, *(place for _, place in watch.container.spec.held))
+
+    async def snapshot(self) -> Snapshot:
+        config = {"WorkingDir": self.container.spec.workdir, "Labels": labels()}
+        image = await self.outside(partial(self.engine.commit, self.container.id, config))
+
+        async def discard() -> None:
+            # An image that cannot be removed now is removed as an orphan later.
+            with suppress(EngineError):
+                await in_thread(partial(self.engine.remove_image, image))
+
+        return Snapshot(options={"image": image}, discard=discard)
 
     async def changed_paths(self) -> list[str]:
         return sorted(await self.outside(lambda: self._find_changes(())))
@@ -222,13 +234,12 @@ class WholeSandbox(SupervisedSandbox):
                 raise SandboxUnavailable(f"the disk of the engine: {error}") from error
             raise
 
-    @cached_property
-    def _own(self) -> tuple[str, ...]:
-        return (*_OURS, *(place for _, place in self.container.spec.held))
-
     def _find_changes(self, exclude: Collection[str]) -> dict[str, int]:
         own = (*self._own, *(posixpath.normpath(path) for path in exclude))
         found = dict(self.engine.list_changes(self.container.id))
+        with tarfile.open(fileobj=io.BytesIO(), mode="w") as unused:
+            for volume in self.container.spec.image.volumes:  # which the engine leaves out of changes
+                found |= dict.fromkeys(self._add(unused, volume, {}, 0, with_all=True), _NEW)
         self._watch.refuse_unreadable(len(found), max((len(os.fsencode(path)) for path in found), default=0))
         return {path: kind for path, kind in found.items() if not _is_in(path, own)}
 
@@ -283,7 +294,7 @@ class WholeSandbox(SupervisedSandbox):
             try:
                 source = tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|")  # noqa: SIM115
             except EngineError as error:
-                if error.missing and _NO_UTF8 in path:
+                if error.status == NOT_FOUND and _NO_UTF8 in path:
                     return read
                 raise
             for member in source:
@@ -323,20 +334,6 @@ class WholeSandbox(SupervisedSandbox):
                 else:
                     kept.addfile(member, source.extractfile(member) if member.isreg() else None)
         return b"\0".join(removed), rest.getvalue()
-
-
-async def _commit(sandbox: SupervisedSandbox) -> Snapshot:
-    assert isinstance(sandbox, WholeSandbox)
-    engine, container = sandbox.engine, sandbox.container
-    config = {"WorkingDir": container.spec.workdir, "Labels": labels()}
-    image = await sandbox.outside(partial(engine.commit, container.id, config))
-
-    async def discard() -> None:
-        # An image that cannot be removed now is removed as an orphan later.
-        with suppress(EngineError):
-            await in_thread(partial(engine.remove_image, image))
-
-    return Snapshot(options={"image": image}, discard=discard)
 
 
 class _Chunks:

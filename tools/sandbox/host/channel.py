@@ -5,6 +5,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Self, cast
 
 from tools.errors import AgentCausedError, SandboxUnavailable
@@ -40,7 +41,8 @@ class Channel(asyncio.Protocol):
         self._waiting: asyncio.Future[messages.Reply] | None = None
         self._is_answered = False
         self._heard_at = 0.0
-        self._broken: str | None = None
+        self.broken: str | None = None
+        """Why the channel can no longer be used; None while it can."""
         self._transport: asyncio.Transport | None = None
         self.reason = ""
         self.verdict: AgentCausedError | SandboxUnavailable | None = None
@@ -60,16 +62,29 @@ class Channel(asyncio.Protocol):
             AgentCausedError: if it does not answer and its counters show that the agent exhausted a limit.
         """
         async with self._turn:
-            return await self._ask(request)
+            if self.broken is not None:
+                raise self.verdict or SandboxUnavailable(self.broken)
+            answer = self._expect()
+            self._write(request)
+            deadline = self._loop.call_later(request.timeout_s, self._begin_judging, answer)
+            try:
+                return await answer
+            except asyncio.CancelledError:
+                if answer.cancelled() and not self._is_answered:
+                    # Kill the command and wait for its answer, which the next request would receive.
+                    killed = self._expect()
+                    self._write(messages.Cancel())
+                    await to_the_end(self._judge(killed))
+                    if not killed.cancelled():
+                        killed.exception()
+                raise
+            finally:
+                deadline.cancel()
 
     async def listen(self) -> socket.socket:
         """Return a socket that listens on the supervisor's loopback; the caller closes it."""
         async with self._turn:
-            return await or_undo(self._receive_listener(), _close_socket)
-
-    @property
-    def broken(self) -> bool:
-        return self._broken is not None
+            return await or_undo(self._receive_listener(), partial(asyncio.to_thread, socket.socket.close))
 
     def close(self, reason: str) -> None:
         self._break(reason)
@@ -95,24 +110,9 @@ class Channel(asyncio.Protocol):
         del exc
         self._break("the sandbox died")
 
-    async def _ask(self, request: messages.Request) -> messages.Reply:
-        if self._broken is not None:
-            raise self.verdict or SandboxUnavailable(self._broken)
-        answer = self._expect()
-        self._write(request)
-        deadline = self._loop.call_later(request.timeout_s, self._begin_judging, answer)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.cancelled() and not self._is_answered:
-                await self._call_off()
-            raise
-        finally:
-            deadline.cancel()
-
     async def _receive_listener(self) -> socket.socket:
-        if self._broken is not None or self._transport is None:
-            raise SandboxUnavailable(self._broken or "the sandbox is not connected")
+        if self.broken is not None or self._transport is None:
+            raise SandboxUnavailable(self.broken or "the sandbox is not connected")
         # The transport would drop the descriptor.
         self._transport.pause_reading()
         ours, readable = self._transport.get_extra_info("socket").dup(), asyncio.Event()
@@ -142,18 +142,9 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(messages.encode(message))
 
-    async def _call_off(self) -> None:
-        """Kill the command and wait for its answer, which the next request would receive."""
-        answer = self._expect()
-        self._write(messages.Cancel())
-        await to_the_end(self._judge(answer))
-        if not answer.cancelled():
-            answer.exception()
-
     def _begin_judging(self, answer: "asyncio.Future[messages.Reply]") -> None:
-        self._judging = self._loop.create_task(
-            self._judge(answer)
-        )  # the event loop keeps only a weak reference
+        # The event loop keeps only a weak reference.
+        self._judging = self._loop.create_task(self._judge(answer))
 
     async def _judge(self, answer: "asyncio.Future[messages.Reply]") -> None:
         """Wait for a late answer, or close the channel and find the cause of the silence."""
@@ -191,13 +182,9 @@ class Channel(asyncio.Protocol):
             await asyncio.wait({answer}, timeout=left_s)
 
     def _break(self, reason: str) -> None:
-        self._broken = self._broken or reason
+        self.broken = self.broken or reason
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(self.verdict or SandboxUnavailable(self._broken))
-
-
-async def _close_socket(sock: socket.socket) -> None:
-    sock.close()
+            self._waiting.set_exception(self.verdict or SandboxUnavailable(self.broken))
 
 
 _LOG = logging.getLogger(__name__)

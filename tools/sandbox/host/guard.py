@@ -22,31 +22,7 @@ def main(owner: int, folder: str, argv: list[str]) -> None:
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # pathlib loads slowly
         if b"\0LC_CTYPE=" not in b"\0" + file.read():
             os.environ.pop("LC_CTYPE", None)
-    try:
-        above = [os.pidfd_open(owner), os.pidfd_open(os.getpid())]
-    except ProcessLookupError:
-        return
-    except OSError:
-        os.execvp(argv[0], argv)
-    if os.getppid() != owner:
-        return
-    kernel.adopt_orphans()
-    if inner := os.fork():
-        code = _await_end(inner, above[:1])
-        if folder and os.getppid() != owner:
-            os.execvp("rm", ["rm", "-rf", "--", folder])
-    else:
-        os.setsid()  # the inner guard survives a kill of the outer one's group
-        kernel.adopt_orphans()
-        code = _await_end(_start(argv), above)
-        send(os.getppid(), signal.SIGCONT)
-    os._exit(code if code >= 0 else 128 - code)
-
-
-def _start(argv: list[str]) -> int:
-    if pid := os.fork():
-        return pid
-    os.setsid()
+    enter_guarded(owner, folder)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -54,6 +30,34 @@ def _start(argv: list[str]) -> int:
     except OSError as error:
         os.write(2, f"{argv[0]} cannot be started: {error}\n".encode())
         os._exit(127)
+
+
+def enter_guarded(owner: int, folder: str) -> None:
+    """Return in a new process that leads its session; this one and a fork become its guards.
+
+    Without pidfds of other processes it returns in this process.
+    """
+    try:
+        above = [os.pidfd_open(owner), os.pidfd_open(os.getpid())]
+    except ProcessLookupError:
+        os._exit(0)
+    except OSError:
+        return
+    if os.getppid() != owner:
+        os._exit(0)
+    kernel.adopt_orphans()
+    if inner := os.fork():
+        code = _await_end(inner, above[:1])
+        if folder and os.getppid() != owner:
+            os.execvp("rm", ["rm", "-rf", "--", folder])
+        os._exit(code if code >= 0 else 128 - code)
+    os.setsid()  # the inner guard survives a kill of the outer one's group
+    kernel.adopt_orphans()
+    if program := os.fork():
+        code = _await_end(program, above)
+        send(os.getppid(), signal.SIGCONT)
+        os._exit(code if code >= 0 else 128 - code)
+    os.setsid()
 
 
 def _await_end(child: int, above: list[int]) -> int:

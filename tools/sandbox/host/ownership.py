@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from tools.sandbox.inside.processes import process_table, read_entry
 from tools.waiting import to_the_end
@@ -42,7 +43,13 @@ def guard_command(argv: Sequence[str], folder: str = "") -> list[str]:
     return [sys.executable, "-IS", "-c", _GUARD, str(os.getpid()), folder, *argv]
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
+class _Program(Protocol):
+    pid: int
+
+    async def wait(self) -> int: ...
+
+
+async def end(process: _Program) -> None:
     """End a guarded program that leads its own session."""
     ended = asyncio.create_task(process.wait())
     for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
@@ -93,19 +100,16 @@ def home_variables(folder: str, *, shares_home: bool = False) -> dict[str, str]:
 def identity(pid: int) -> str:
     """Return a name of a process that is never reused: PID namespace, id and start time."""
     namespace = Path("/proc/self/ns/pid").stat().st_ino
-    return f"{namespace}-{pid}-{_start_time(pid)}"
+    return f"{namespace}-{pid}-{read_entry(pid)[1]}"
 
 
 def has_ended(name: str) -> bool:
     """Whether the process provably ended."""
-    parts = name.split("-")
-    if len(parts) != 3 or not all(part.isdigit() for part in parts):
-        return False
-    namespace, pid, start = parts
-    if int(namespace) != Path("/proc/self/ns/pid").stat().st_ino:
+    pid, start = owner_pid(name), name.rpartition("-")[2]
+    if pid is None or not start.isdigit():
         return False
     try:
-        return _start_time(int(pid)) != int(start)
+        return read_entry(pid)[1] != int(start)
     except (FileNotFoundError, ProcessLookupError):
         return True
     except PermissionError:
@@ -123,11 +127,11 @@ def children(pid: int) -> list[int]:
     return [child for child, (parent, _) in process_table(ended=True).items() if parent == pid]
 
 
-def _start_time(pid: int) -> int:
-    return read_entry(pid)[1]
-
-
-_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and its descendants."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    own_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return own_s + sum(map(cpu_seconds, children(pid)))
 
 
 def remove_folder(folder: str) -> None:
@@ -140,19 +144,15 @@ def remove_folder(folder: str) -> None:
     except OSError:
         return
     try:
-        _empty(top)
+        names = map(f".{secrets.token_hex(8)}.{{}}".format, itertools.count())
+        while folders := [name for name in _names(top) if not _try_unlink(top, name)]:
+            for name in folders:
+                _flatten(top, name, names)
         Path(folder).rmdir()
     except OSError:
         return
     finally:
         os.close(top)
-
-
-def _empty(top: int) -> None:
-    names = map(f".{secrets.token_hex(8)}.{{}}".format, itertools.count())
-    while folders := [name for name in _names(top) if not _try_unlink(top, name)]:
-        for name in folders:
-            _flatten(top, name, names)
 
 
 def _flatten(top: int, name: str, names: Iterator[str]) -> None:
@@ -170,7 +170,7 @@ def _flatten(top: int, name: str, names: Iterator[str]) -> None:
 
 
 def _open(parent: int | None, name: str) -> int:
-    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | _NO_LINK, dir_fd=parent)
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)  # noqa: PTH101  # a descriptor by its path
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)

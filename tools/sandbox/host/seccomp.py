@@ -89,19 +89,25 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     calls = _CALLS.get(platform.machine())
     if calls is None:
         return b""
-    code = _numbers_of_this_machine(calls)
+    code = _begin(calls)
     for number in (*calls.denied, *(calls.kept_in_kernel if shared_kernel else ())):
-        code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
+        code += _when(number, _DENY)
     if shared_user:
-        code += _refuse_others(calls)
+        for number in calls.watches:
+            code += _when(number, _DENY)
+        for number in calls.of_process:
+            code += _when(number, _allow_only(0))
+        for number, kind in calls.priorities:
+            code += _when(number, _allow_only(kind, 0))
     code += _when(calls.socket, _allow_families(() if shared_user else (_AF_UNIX,)))
     code += _when(calls.socketpair, _allow_only(_AF_UNIX, error=_EAFNOSUPPORT))
-    code += _when(calls.clone3, [_statement(_RETURN, _ERRNO | _ENOSYS)])
-    code += _when(calls.clone, _deny_bits(0, _NEW_NAMESPACES))
+    code += _when(calls.clone3, [_refuse(_ENOSYS)])
+    code += _when(calls.clone, [_load(0), _jump(_JUMP_ANY_BIT, _NEW_NAMESPACES, 0, 1), *_DENY, _PASS])
     code += _when(calls.ioctl, _deny_values(1, (_TIOCSTI, _TIOCLINUX)))
-    code += _when(calls.shmget, _deny_above(1, _SEGMENT_BYTES))
-    code.append(_statement(_RETURN, _ALLOW))
-    return b"".join(code)
+    # The sizes of segments have 64 bits.
+    high = [_load(1, high=True), _jump(_JUMP_EQUAL, 0, 1, 0), *_DENY, _PASS]
+    code += _when(calls.shmget, [_load(1), _jump(_JUMP_GREATER_EQUAL, _SEGMENT_BYTES + 1, 2, 0), *high])
+    return b"".join((*code, _PASS))
 
 
 @cache
@@ -110,88 +116,12 @@ def without_peers() -> bytes:
     calls = _CALLS.get(platform.machine())
     if calls is None:
         return b""
-    code = _numbers_of_this_machine(calls)
+    code = _begin(calls)
     for number in (*calls.peers, *calls.of_process, *(number for number, _ in calls.priorities)):
-        code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
+        code += _when(number, _DENY)
     code += _when(calls.fcntl, _deny_values(1, _OWNER_COMMANDS))
     code += _when(calls.ioctl, _deny_values(1, _OWNER_REQUESTS))
-    code.append(_statement(_RETURN, _ALLOW))
-    return b"".join(code)
-
-
-def _numbers_of_this_machine(calls: _Calls) -> list[bytes]:
-    return [
-        _statement(_LOAD, _ARCH_AT),
-        _jump(_JUMP_EQUAL, calls.audit_arch, 1, 0),
-        _statement(_RETURN, _ERRNO | _ENOSYS),
-        _statement(_LOAD, _NUMBER_AT),
-        _jump(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
-        _statement(_RETURN, _ERRNO | _ENOSYS),
-    ]
-
-
-def _refuse_others(calls: _Calls) -> list[bytes]:
-    code: list[bytes] = []
-    for number in calls.watches:
-        code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
-    for number in calls.of_process:
-        code += _when(number, _allow_only(0))
-    for number, kind in calls.priorities:
-        code += _when(number, _allow_only(kind, 0))
-    return code
-
-
-def _when(number: int, body: list[bytes]) -> list[bytes]:
-    return [_jump(_JUMP_EQUAL, number, 0, len(body)), *body]
-
-
-def _deny_bits(argument: int, bits: int) -> list[bytes]:
-    return [
-        _statement(_LOAD, _ARGUMENTS_AT + 8 * argument),
-        _jump(_JUMP_ANY_BIT, bits, 0, 1),
-        _statement(_RETURN, _ERRNO | _EPERM),
-        _statement(_RETURN, _ALLOW),
-    ]
-
-
-def _deny_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
-    body = [_statement(_LOAD, _ARGUMENTS_AT + 8 * argument)]
-    for value in values:
-        body += _when(value, [_statement(_RETURN, _ERRNO | _EPERM)])
-    return [*body, _statement(_RETURN, _ALLOW)]
-
-
-def _allow_families(more: tuple[int, ...]) -> list[bytes]:
-    body = _when(_AF_NETLINK, [
-        _statement(_LOAD, _ARGUMENTS_AT + 8 * 2),
-        *_when(_NETLINK_ROUTE, [_statement(_RETURN, _ALLOW)]),
-        _statement(_RETURN, _ERRNO | _EAFNOSUPPORT),
-    ])  # fmt: skip
-    for family in (*more, _AF_INET, _AF_INET6):
-        body += _when(family, [_statement(_RETURN, _ALLOW)])
-    return [_statement(_LOAD, _ARGUMENTS_AT), *body, _statement(_RETURN, _ERRNO | _EAFNOSUPPORT)]
-
-
-def _deny_above(argument: int, most: int) -> list[bytes]:
-    return [
-        _statement(_LOAD, _ARGUMENTS_AT + 8 * argument),
-        _jump(_JUMP_GREATER_EQUAL, most + 1, 2, 0),
-        _statement(_LOAD, _ARGUMENTS_AT + 8 * argument + 4),
-        _jump(_JUMP_EQUAL, 0, 1, 0),
-        _statement(_RETURN, _ERRNO | _EPERM),
-        _statement(_RETURN, _ALLOW),
-    ]
-
-
-def _allow_only(*arguments: int, error: int = _EPERM) -> list[bytes]:
-    body: list[bytes] = []
-    for place, value in enumerate(arguments):
-        body += [
-            _statement(_LOAD, _ARGUMENTS_AT + 8 * place),
-            _jump(_JUMP_EQUAL, value, 1, 0),
-            _statement(_RETURN, _ERRNO | error),
-        ]
-    return [*body, _statement(_RETURN, _ALLOW)]
+    return b"".join((*code, _PASS))
 
 
 def _statement(operation: int, value: int) -> bytes:
@@ -200,3 +130,44 @@ def _statement(operation: int, value: int) -> bytes:
 
 def _jump(operation: int, value: int, if_true: int, if_false: int) -> bytes:
     return struct.pack("HBBI", operation, if_true, if_false, value)
+
+
+def _load(argument: int, *, high: bool = False) -> bytes:
+    return _statement(_LOAD, _ARGUMENTS_AT + 8 * argument + 4 * high)
+
+
+def _refuse(error: int) -> bytes:
+    return _statement(_RETURN, _ERRNO | error)
+
+
+_PASS, _DENY = _statement(_RETURN, _ALLOW), [_refuse(_EPERM)]
+
+
+def _begin(calls: _Calls) -> list[bytes]:
+    """Refuse calls of other processor modes, and load the number."""
+    arch = [_statement(_LOAD, _ARCH_AT), _jump(_JUMP_EQUAL, calls.audit_arch, 1, 0), _refuse(_ENOSYS)]
+    x32 = [_statement(_LOAD, _NUMBER_AT), _jump(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1), _refuse(_ENOSYS)]
+    return arch + x32
+
+
+def _when(number: int, body: list[bytes]) -> list[bytes]:
+    return [_jump(_JUMP_EQUAL, number, 0, len(body)), *body]
+
+
+def _deny_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
+    return [_load(argument), *(each for value in values for each in _when(value, _DENY)), _PASS]
+
+
+def _allow_families(more: tuple[int, ...]) -> list[bytes]:
+    route = [_load(2), *_when(_NETLINK_ROUTE, [_PASS]), _refuse(_EAFNOSUPPORT)]
+    body = [_load(0), *_when(_AF_NETLINK, route)]
+    for family in (*more, _AF_INET, _AF_INET6):
+        body += _when(family, [_PASS])
+    return [*body, _refuse(_EAFNOSUPPORT)]
+
+
+def _allow_only(*arguments: int, error: int = _EPERM) -> list[bytes]:
+    body: list[bytes] = []
+    for index, value in enumerate(arguments):
+        body += [_load(index), _jump(_JUMP_EQUAL, value, 1, 0), _refuse(error)]
+    return [*body, _PASS]

@@ -55,18 +55,10 @@ class SupervisedSandbox:
         self._channel = channel
         self._listen = listen
         self._snapshot = snapshot
-        self._workdir = workdir
-        self._record = record
+        self.workdir = workdir
+        self.record = record
         self._pauses = 0
         self._pausing = asyncio.Lock()
-
-    @property
-    def record(self) -> SandboxRecord:
-        return self._record
-
-    @property
-    def workdir(self) -> str:
-        return self._workdir
 
     async def exec(
         self,
@@ -87,14 +79,8 @@ class SupervisedSandbox:
         pairs = [f"{name}={value}" for name, value in (env or {}).items()]
         for text in (*pairs, *argv):
             _check_text(text)
-        request = messages.RunProgram(
-            argv=tuple(argv),
-            env=tuple(pairs),
-            cwd=_check_text(cwd or ""),
-            stdin=stdin,
-            timeout_s=timeout_s,
-            max_output_bytes=max_output_bytes,
-        )
+        folder = _check_text(cwd or "")
+        request = messages.RunProgram(tuple(argv), tuple(pairs), folder, stdin, timeout_s, max_output_bytes)
         return await self._run(request, cwd)
 
     async def run_python(self, source: str, *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
@@ -116,13 +102,13 @@ class SupervisedSandbox:
         return (await self._on_files(request)).stdout
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        if len(data) > self._record.limits.disk_mb << 20:
+        if len(data) > self.record.limits.disk_mb << 20:
             raise file_error(errno.ENOSPC, path)
         await self._on_files(messages.WriteFile(_check_text(path), mode, data, _FILE_S, 0))
 
     async def put_archive(self, archive: bytes, path: str = ".") -> None:
         await asyncio.to_thread(archives.check, archive)
-        if len(archive) > self._record.limits.disk_mb << 20:
+        if len(archive) > self.record.limits.disk_mb << 20:
             raise file_error(errno.ENOSPC, path)
         await self._on_files(messages.UnpackArchive(_check_text(path), archive, _FILE_S, _WORDS_BYTES))
 
@@ -144,7 +130,7 @@ class SupervisedSandbox:
 
     async def pack_tree(self, path: str = ".") -> bytes:
         # Four times the disk; larger archives, of sparse files, are refused.
-        most = self._record.limits.disk_mb << 22
+        most = self.record.limits.disk_mb << 22
         result = await self._on_files(messages.PackTree(_check_text(path), _TREE_S, most))
         if result.truncated:
             raise file_error(errno.EFBIG, path)
@@ -163,7 +149,7 @@ class SupervisedSandbox:
 
     async def listener(self) -> socket.socket:
         if self._listen is None:
-            tier, network = self._record.tier, self._record.limits.network
+            tier, network = self.record.tier, self.record.limits.network
             raise IsolationError(
                 f"a sandbox of tier {tier} with network {network!r} has no loopback of its own to listen on; "
                 "use tier B with network 'none', or docker"
@@ -189,7 +175,14 @@ class SupervisedSandbox:
         if result is None or is_disturbed:
             async with self.paused():
                 result = await self._run(request, request.path)
-        _check_file(result, request.path)
+        if result.timed_out and not result.shell_restarted:
+            raise SandboxUnavailable(f"an operation on {request.path!r} took too long")
+        if result.exit_code >= 128:
+            raise file_error(errno.ENOMEM, request.path)
+        if result.exit_code:
+            member, _, reason = result.stderr.decode("utf-8", "replace").partition("\0")
+            where = f"{request.path.rstrip('/')}/{member}" if member else request.path
+            raise file_error(result.exit_code, where, reason)
         return result
 
     async def _run(self, request: Request, path: str | None) -> ExecResult:
@@ -199,17 +192,6 @@ class SupervisedSandbox:
         if isinstance(reply, messages.Refused):
             raise file_error(reply.errno, path)
         return ExecResult(**reply._asdict())
-
-
-def _check_file(result: ExecResult, path: str) -> None:
-    if result.timed_out and not result.shell_restarted:
-        raise SandboxUnavailable(f"an operation on {path!r} took too long")
-    if result.exit_code >= 128:
-        raise file_error(errno.ENOMEM, path)
-    if result.exit_code:
-        member, _, reason = result.stderr.decode("utf-8", "replace").partition("\0")
-        where = f"{path.rstrip('/')}/{member}" if member else path
-        raise file_error(result.exit_code, where, reason)
 
 
 def file_error(code: int, path: str | None, reason: str = "") -> OSError:

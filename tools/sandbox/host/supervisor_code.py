@@ -5,19 +5,24 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
+from tools.sandbox.inside.warm import IMPORTS
+
 _INSIDE = Path(__file__).parent.parent / "inside"
 
-FORK_SERVER = """
+FORK_SERVER = f"""
+{IMPORTS}
 import os, sys
+modules = set(sys.modules)
 code, control = map(int, sys.argv[1:])
-sys.path.insert(0, f'/proc/self/fd/{code}')
+sys.path.insert(0, f'/proc/self/fd/{{code}}')
 from tools.sandbox.inside.fork_loop import enter
+from tools.sandbox.inside.warm import become_main
 del sys.path[0]
 os.close(code)
 # What a child must not have is closed up to some number, and the host's may be beyond it.
 low = os.dup(control)
 os.close(control)
-enter(low)
+exec(*become_main(enter(low), modules))
 """
 """Arguments: descriptors of the archive and the request socket."""
 

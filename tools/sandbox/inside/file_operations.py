@@ -19,6 +19,7 @@ from tools.sandbox.inside import messages, tar
 from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.processes import end_holders
 from tools.sandbox.inside.spawn import Program, fork, only_stdio, start
+from tools.sandbox.inside.warm import WarmInterpreter
 
 CHUNK_BYTES = 1 << 18
 _LEASE_S, _MOST_LEASE_S = 0.5, 5.0
@@ -148,11 +149,14 @@ Begin = Callable[[tuple[int, int, int]], int]
 """Starts a process with these standard descriptors; returns its id."""
 
 
-def program(account: Account, request: messages.RunProgram) -> tuple[Begin, bytes]:
+def program(
+    account: Account, request: messages.RunProgram, warm: WarmInterpreter | None
+) -> tuple[Begin, bytes]:
     pairs = [pair.partition("=") for pair in request.env]
     env = account.environment({name: value for name, _, value in pairs})
     wanted = Program(list(request.argv), env, os.path.join(account.workdir, request.cwd))
-    return lambda stdio: start(account, stdio, wanted), request.stdin
+    begin = start if warm is None else warm.run
+    return lambda stdio: begin(account, stdio, wanted), request.stdin
 
 
 def python(account: Account, request: messages.RunPython) -> tuple[Begin, bytes]:

@@ -61,7 +61,8 @@ class Namespaced:
         if libc.unshare(_NEW_CGROUP):
             raise failure("unshare")
 
-    def serve(self) -> None:
+    def serve(self) -> str:
+        """Serve as supervisor. In a warm interpreter's process, return its program."""
         config = Configuration.read(CONTROL)
         settings = config.settings
         keep_score_open(settings)
@@ -80,7 +81,7 @@ class Namespaced:
         if not drop:
             # An agent of the same user could trace this process.
             kernel.hide_process()
-        supervisor.serve(CONTROL, config)
+        return supervisor.serve(CONTROL, config)
 
 
 def _raise_loopback() -> None:
@@ -99,8 +100,11 @@ TREE = 2
 _WORDS = 2000
 
 
-def enter(requests: int) -> None:
-    """Fork a supervisor for each request until the host closes its socket."""
+def enter(requests: int) -> str:
+    """Fork a supervisor for each request until the host closes its socket.
+
+    Return in a warm interpreter, with its program.
+    """
     own_descriptor_limit()
     # Programs of agents must not inherit this descriptor.
     os.set_inheritable(requests, False)
@@ -125,7 +129,7 @@ def enter(requests: int) -> None:
             host.send(encode(Died(repr(error))))
         else:
             if pid == 0:
-                _become(way, fds, joined, left)
+                return _become(way, fds, joined, left)
             socket.send_fds(host, [encode(Forked())], [pidfd])
             os.close(pidfd)
         for fd in fds:
@@ -144,7 +148,7 @@ def _child_ended(_number: int, _frame: object) -> None:
         pass
 
 
-def _become(way: Namespaced | Monitored, fds: list[int], joined: int, left: int) -> None:
+def _become(way: Namespaced | Monitored, fds: list[int], joined: int, left: int) -> str:
     global _forks
     _forks = False
     try:
@@ -162,11 +166,12 @@ def _become(way: Namespaced | Monitored, fds: list[int], joined: int, left: int)
             with suppress(OSError):
                 os.write(fd, b"0")
             os.close(fd)
-        way.serve()
+        return way.serve()
     except BaseException as error:  # noqa: BLE001  # the host gets the reason
-        os.write(CONTROL, encode(Died(repr(error)[:_WORDS])))
-    finally:
-        os._exit(70)
+        try:
+            os.write(CONTROL, encode(Died(repr(error)[:_WORDS])))
+        finally:
+            os._exit(70)
 
 
 def _keep_only(fds: list[int]) -> None:

@@ -36,6 +36,11 @@ def hide_process() -> None:
     _prctl(_SET_DUMPABLE, 0)
 
 
+def show_process() -> None:
+    """Make a process dumpable again; a change of user hides it, too."""
+    _prctl(_SET_DUMPABLE, 1)
+
+
 def filter_calls(program: bytes) -> None:
     wanted = _Program(len(program) // 8, program)
     if libc.prctl(_SET_SECCOMP, 2, ctypes.byref(wanted), 0, 0):

@@ -146,7 +146,8 @@ Request = Union[RunProgram, RunPython, RunInShell, FileRequest, SetPause]  # noq
 Reply = Union[Done, Refused]  # noqa: UP007  # for 3.9
 Message = Union[Request, Cancel, Listen, Ready, Reply, Died, Forked, Facts]  # noqa: UP007  # for 3.9
 
-OWN_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive, PackTree, UnpackTree, SetPause)
+FILE_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive, PackTree, UnpackTree)
+OWN_REQUESTS = (*FILE_REQUESTS, SetPause)
 """Requests that run none of the agent's programs and can be repeated."""
 
 _KINDS: dict[bytes, type[Any]] = {

@@ -11,6 +11,7 @@ import select
 import signal
 import stat
 import time
+from typing import NoReturn
 
 from tools.sandbox.inside import kernel, supervisor
 from tools.sandbox.inside.account import Account, Configuration, keep_score_open
@@ -140,7 +141,7 @@ class Monitored:
     def hide_groups(self) -> None:
         pass
 
-    def serve(self) -> None:
+    def serve(self) -> str:
         config = Configuration.read(CONTROL)
         settings = config.settings
         drop = settings["drop"] == "1"
@@ -150,18 +151,18 @@ class Monitored:
             kernel.keep_capabilities(kernel.KEPT_CAPABILITIES | _SEES_ALL_FILES if drop else 0)
         itself = os.pidfd_open(os.getpid())
         pid = os.fork()
-        if pid == 0:
-            os.close(int(settings["guard_fd"]))
-            settings["guard_fd"] = str(itself)
-            _serve(config, drop)
-        if not drop:
-            kernel.hide_process()
-        os.close(CONTROL)
-        os.close(itself)
-        _watch(pid, settings)
+        if pid > 0:
+            if not drop:
+                kernel.hide_process()
+            os.close(CONTROL)
+            os.close(itself)
+            _watch(pid, settings)
+        os.close(int(settings["guard_fd"]))
+        settings["guard_fd"] = str(itself)
+        return _serve(config, drop)
 
 
-def _serve(config: Configuration, drop: bool) -> None:
+def _serve(config: Configuration, drop: bool) -> str:
     settings = config.settings
     keep_score_open(settings)
     kernel.adopt_orphans()
@@ -171,7 +172,7 @@ def _serve(config: Configuration, drop: bool) -> None:
         _restrict(config, drop)
     if not drop:
         kernel.hide_process()
-    supervisor.serve(CONTROL, config)
+    return supervisor.serve(CONTROL, config)
 
 
 def _restrict(config: Configuration, drop: bool) -> None:
@@ -189,7 +190,7 @@ def _restrict(config: Configuration, drop: bool) -> None:
         raise OSError("the system calls of this processor are not known, and only root can do without")
 
 
-def _watch(pid: int, settings: dict[str, str]) -> None:
+def _watch(pid: int, settings: dict[str, str]) -> NoReturn:
     guard, ended = int(settings["guard_fd"]), os.pidfd_open(pid)
     poll = select.poll()
     poll.register(guard, select.POLLIN)

@@ -17,6 +17,7 @@ from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, hide_proces
 from tools.sandbox.inside.processes import Pause, kill_new, snapshot
 from tools.sandbox.inside.shell import GONE, Shell
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
+from tools.sandbox.inside.warm import WarmInterpreter, can_be_warm, fork_interpreter, is_warm_program
 
 _WORDS = 2000
 _PAUSED_MS = 10
@@ -32,10 +33,14 @@ def prepare_signals(on_child: Callable[[int, object], None]) -> None:
     signal.signal(signal.SIGCHLD, on_child)
 
 
-def serve(control: int, config: Configuration) -> None:
+def serve(control: int, config: Configuration) -> str:
+    """Serve until the host closes the channel. In a warm interpreter's process, return its program."""
+    warm = fork_interpreter(config) if can_be_warm(config) else None
+    if isinstance(warm, str):
+        return warm
     try:
         own_descriptor_limit()
-        supervisor = Supervisor(control, config.settings, config.env)
+        supervisor = Supervisor(control, config.settings, config.env, warm)
         supervisor.serve()
     except Exception as error:  # noqa: BLE001  # the host gets the reason
         reply = int(config.settings.get("reply_fd", control))
@@ -101,7 +106,9 @@ def _open_first(paths: tuple[str, ...]) -> int:
 
 
 class Supervisor:
-    def __init__(self, control: int, settings: dict[str, str], env: dict[str, str]) -> None:
+    def __init__(
+        self, control: int, settings: dict[str, str], env: dict[str, str], warm: WarmInterpreter | None = None
+    ) -> None:
         self._control = control
         self._reply = int(settings.get("reply_fd", control))
         self._account = Account(settings, env)
@@ -114,6 +121,7 @@ class Supervisor:
         self._watch = Watch()
         self._job: Job | None = None
         self._pause: Pause | None = None
+        self._warm = warm
         self._shell: Shell | None = None
         self._shell_lost = settings.get("shell_lost") == "1"
         self._open = True
@@ -153,7 +161,9 @@ class Supervisor:
         if isinstance(request, messages.OWN_REQUESTS):
             # The request bounds the output of our own operations.
             output = max(request.max_output_bytes, output)
-        job = Job(request, output, snapshot(), self._oom_count)
+        warm = self._take_warm(request)
+        before = {each for each in snapshot() if warm is None or each[0] != warm.pid}
+        job = Job(request, output, before, self._oom_count)
         try:
             if isinstance(request, messages.SetPause):
                 if self._pause is not None:
@@ -164,7 +174,7 @@ class Supervisor:
             elif isinstance(request, messages.RunInShell):
                 self._run_in_shell(job, os.fsencode(request.command))
             elif isinstance(request, messages.RunProgram):
-                self._start(job, *file_operations.program(self._account, request))
+                self._start(job, *file_operations.program(self._account, request, warm))
             elif isinstance(request, messages.RunPython):
                 self._start(job, *file_operations.python(self._account, request))
             else:
@@ -175,6 +185,16 @@ class Supervisor:
             # The agent can break the shell's files: that is a result.
             step = "shell" if isinstance(request, messages.RunInShell) else "supervisor"
             self._refuse(request, job, StartError(step, error.errno or errno.EIO))
+
+    def _take_warm(self, request: messages.Request) -> WarmInterpreter | None:
+        """Return the warm interpreter for a program that it can run; end it before any other program."""
+        if self._warm is None or isinstance(request, messages.FILE_REQUESTS):
+            return None
+        warm, self._warm = self._warm, None
+        if is_warm_program(request):
+            return warm
+        warm.end()
+        return None
 
     def _pass_listener(self) -> None:
         try:
@@ -292,6 +312,8 @@ class Supervisor:
     def _on_exit(self, pid: int, code: int) -> None:
         code = 128 - code if code < 0 else code
         job = self._job
+        if self._warm is not None and pid == self._warm.pid:
+            self._warm = None
         if self._shell is not None and pid == self._shell.pid:
             # Without a status this is never success.
             code = code or GONE

@@ -1,5 +1,6 @@
 """The values that flow from a rollout to its credit. They are immutable."""
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,8 @@ from tools.time_profile import TimeProfile
 
 IGNORED = -100
 """Mask value of an untrained token (PyTorch's `ignore_index`)."""
+ENFORCED = "constraint"
+"""Entry of `Turn.sampling` with an enforced constraint, which excludes the turn from training."""
 NOT_SAMPLED = 1.0
 """Log-probability at positions that were not sampled, by Atropos' convention."""
 LARGEST_REWARD = 1e100
@@ -22,6 +25,8 @@ LARGEST_REWARD = 1e100
 LARGEST_FLOAT32 = 3.4028234663852886e38
 """Trainers compute in float32 at most, where larger numbers are infinite."""
 _KIND_CHARS = 160
+_NAMING = ("AttributeError", "KeyError", "NameError", "TypeError")
+"""Errors that quote names of the code, which are equal for all items."""
 SEVERAL_VERSIONS = " → "
 
 MissingOutcome = Literal["refuse", "drop"] | float
@@ -320,6 +325,30 @@ class JudgeCall:
     """`prompt_tokens` and `completion_tokens`; empty if unknown, or if an earlier answer was used again."""
 
 
+ScoringModel = Literal["policy", "reference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextScore:
+    """The log-probabilities of a text's tokens in nats, at temperature 1."""
+
+    logprobs: tuple[float, ...]
+    weight_version: str | None = None
+    model: ScoringModel = "policy"
+    hook: str = ""
+    context: str = ""
+    """Hash of the conversation before the text."""
+    text: str = ""
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.logprobs)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.logprobs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCaused:
     """Damage by the agent, which makes its outcome the floor (`failed_score`)."""
@@ -361,6 +390,11 @@ class Trajectory:
     item_id: str
     sibling: int = 0
     """Index among the rollouts of its item; it stays when another sibling fails."""
+    trunk: int | None = None
+    """The sibling whose turns before `branch_turn` it replayed, untrained here; None: it played from the
+    start."""
+    branch_turn: int | None = None
+    """Index of the first turn that it does not share with other continuations of its trunk."""
     seed: int = 0
     session_id: str | None = None
     prompt: tuple[Message, ...] = ()
@@ -385,6 +419,7 @@ class Trajectory:
     summariser_calls: tuple[JudgeCall, ...] = ()
     other_calls: tuple[JudgeCall, ...] = ()
     """Calls of a recorded agent to models other than the policy."""
+    text_scores: tuple[TextScore, ...] = ()
     wall_s: float = 0.0
     profile: TimeProfile | None = None
 
@@ -392,6 +427,15 @@ class Trajectory:
     def acts(self) -> tuple[Turn, ...]:
         """The turns of kind `act`: `compute_turn_rewards` returns one entry for each."""
         return tuple(turn for turn in self.turns if turn.kind == "act")
+
+    @property
+    def replayed(self) -> int:
+        """Number of turns that were replayed from its trunk."""
+        return 0 if self.trunk is None else self.branch_turn or 0
+
+    @property
+    def own_turns(self) -> tuple[Turn, ...]:
+        return self.turns[self.replayed :]
 
     @property
     def act_rewards(self) -> tuple[float | None, ...] | None:
@@ -423,7 +467,7 @@ class Trajectory:
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
-        return tuple(dict.fromkeys(version for turn in self.turns for version in turn.weight_versions))
+        return tuple(dict.fromkeys(version for turn in self.own_turns for version in turn.weight_versions))
 
     def withhold(self, why: str) -> "Trajectory":
         return replace(self, stale=why, turns=tuple(replace(turn, trained=False) for turn in self.turns))
@@ -443,6 +487,8 @@ class Failure:
     """A dropped sibling: it has no score and earns no credit."""
 
     sibling: int
+    trunk: int | None = None
+    """As in `Trajectory`."""
     stop_reason: StopReason | None
     error: str
     traceback: str
@@ -460,9 +506,10 @@ class Failure:
     def kind(self) -> str:
         """Class, first clause and place of its error, which are equal for failures of one cause."""
         name, _, message = self.error.partition(": ")
-        clause = first_clause(message, values=self.where is None)
-        text = ": ".join(filter(None, (self.error_class or name, clause)))[:_KIND_CHARS]
-        return text if self.where is None else f"{text} ({self.where})"
+        clause = first_clause(message, values=self.where is None, names=name in _NAMING)
+        place = "" if self.where is None else f" ({self.where})"
+        text = ": ".join(filter(None, (self.error_class or name, clause)))
+        return text[: max(0, _KIND_CHARS - len(place))] + place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,8 +543,18 @@ class TrajectoryGroup:
         return reasons[0] if reasons and None not in reasons else None
 
     @property
+    def families(self) -> list[list[int]]:
+        """The index of each trajectory that played from the start, followed by those of its branches."""
+        trunks = {each.sibling: index for index, each in enumerate(self.trajectories) if each.trunk is None}
+        families: dict[int, list[int]] = {}
+        for index, each in enumerate(self.trajectories):
+            trunk = index if each.trunk is None else trunks.get(each.trunk, index)
+            families.setdefault(trunk, []).append(index)
+        return list(families.values())
+
+    @property
     def is_lost(self) -> bool:
-        """Whether nothing can be compared: no rollout survived, or the comparison broke."""
+        """Whether no rollout is left, or a hook of the whole group failed."""
         return not self.trajectories or self.error is not None
 
 
@@ -511,8 +568,9 @@ class CreditedGroup:
     policy: str
     estimator: str
     estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    status: Literal["ok", "no_credit", "failed"] = "ok"
-    """`no_credit`: every advantage is zero. `failed`: too few siblings survived. Neither is delivered."""
+    status: Literal["ok", "no_credit", "alone", "failed"] = "ok"
+    """`no_credit`: every advantage is zero. `alone`: so it is without siblings. `failed`: too few siblings
+    survived. None of these is delivered."""
     reason: str | None = None
     turns_without_peer: int = 0
     """Turns without a comparable one among siblings: their advantage is their raw return."""
@@ -521,18 +579,14 @@ class CreditedGroup:
 def drop_sibling(
     trajectory: Trajectory, error_class: str, why: str, *, stop_reason: StopReason | None = None
 ) -> Failure:
+    kept = ("sibling", "trunk", "judge_calls", "user_calls", "summariser_calls", "other_calls", "profile")
     return Failure(
-        sibling=trajectory.sibling,
+        **{name: getattr(trajectory, name) for name in kept},
         stop_reason=stop_reason,
         error=f"{error_class}: {why}",
         traceback="",
         turns=len(trajectory.turns),
         error_class=error_class,
-        judge_calls=trajectory.judge_calls,
-        user_calls=trajectory.user_calls,
-        summariser_calls=trajectory.summariser_calls,
-        other_calls=trajectory.other_calls,
-        profile=trajectory.profile,
     )
 
 

@@ -70,11 +70,6 @@ class TurnLevelRewardMixin:
     def writes_outcome(self) -> bool:
         return type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
 
-    @property
-    def counts_unscored_as_0(self) -> bool:
-        set_to = getattr(getattr(self, "config", None), "missing_outcome", None)
-        return not self.writes_outcome and getattr(self, "missing_outcome", None) is None and set_to is None
-
     def scoring(self) -> "NewScoring":
         """Return the scoring by turn rewards; overrides that of `AgentEnv`."""
         if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
@@ -110,9 +105,7 @@ _HOOKS = (*_TURN_HOOKS, "compute_outcome")
 class Scoring(Protocol):
     """Scores one rollout: each turn as it happens, then the whole, while the sandbox is open."""
 
-    async def on_turn(self, turn: Turn) -> None:
-        """Score a turn."""
-        ...
+    async def on_turn(self, turn: Turn) -> None: ...
 
     async def finish(self, trajectory: Trajectory) -> Rewards:
         """Return all rewards after the last turn.
@@ -127,12 +120,8 @@ class Scoring(Protocol):
         ...
 
 
-class CallHook(Protocol):
-    """Calls a hook, `def` or `async def`, within its limits."""
-
-    async def __call__(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Return the hook's result."""
-        ...
+CallHook = Callable[..., Awaitable[Any]]
+"""Calls a hook, `def` or `async def`, within its limits: name, function, arguments of the function."""
 
 
 async def call_hook(name: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -187,8 +176,10 @@ class TurnScoring:
         components = tuple(parts for _, parts in turns)
         raw = tuple(map(raw_parts, given))
         score = aggregate(values, outcome, self._env.score_aggregation)
-        if score is None and self._env.counts_unscored_as_0:
-            score = 0.0
+        if score is None and not self._env.writes_outcome:
+            own = getattr(self._env, "missing_outcome", None)
+            set_to = getattr(getattr(self._env, "config", None), "missing_outcome", None)
+            score = 0.0 if own is None and set_to is None else None
         return Rewards(
             turns=values,
             outcome=outcome,

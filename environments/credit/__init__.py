@@ -23,19 +23,18 @@ from environments.credit.estimator_registry import (
     resolve,
 )
 from environments.credit.estimators import (
-    gigpo,
     grpo,
     grpo_multiturn,
     mt_grpo,
     opo,
     passk,
     process_supervision,
-    progress,
     rloo,
     turn_gae,
     turn_return,
 )
 from environments.credit.ledger import CreditChange, TurnChange, credit_change
+from environments.credit.state_estimators import gigpo
 from environments.credit.step_estimators import (
     gpg,
     grpo_batch,
@@ -75,7 +74,6 @@ __all__ = [
     "opo",
     "passk",
     "process_supervision",
-    "progress",
     "read_params",
     "recorded_params",
     "register_estimator",

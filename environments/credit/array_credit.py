@@ -30,7 +30,7 @@ from tools.errors import CreditError, UsageError
 Rows = Sequence[Sequence[float | None]]
 Array = TypeVar("Array")
 
-_OF_GROUP = ("anchors", "kinds", "lengths")
+_OF_GROUP = ("anchors", "kinds", "lengths", "actions")
 _KINDS = ("act", "summary")
 _SAID = Message(role="assistant")
 _NOTHING: Mapping[str, Any] = {}
@@ -134,7 +134,12 @@ def token_advantages(
     result: Any = given.new_empty(given.shape) if _is_tensor(given) else np.empty_like(given)
     for first, (rewards_of, _, sizes, owners) in zip(firsts, blocks, strict=True):
         values = np.array([0.0, *chain.from_iterable(islice(of_turns, len(rewards_of)))])[owners]
-        _refuse_too_large(given, values)
+        with np.errstate(over="ignore"):
+            held: Any = given.new_tensor(values) if _is_tensor(given) else values.astype(given.dtype)
+        if not math.isfinite(float(abs(held).max()) if values.size else 0.0):
+            raise CreditError(
+                f"an advantage of {abs(values).max():g} is too large for {given.dtype}; scale the rewards"
+            )
         of_tokens = np.repeat(values, sizes).reshape(len(rewards_of), width)
         result[first : first + height] = given.new_tensor(of_tokens) if _is_tensor(given) else of_tokens
     return result
@@ -151,7 +156,11 @@ def _credit_groups(
     params: Mapping[str, Any],
 ) -> list[tuple[list[int], CreditedGroup]]:
     of_turns = {name: values for name, values in params.items() if values is not None and name in _OF_GROUP}
-    own = {name: value for name, value in params.items() if name not in _OF_GROUP}
+    own = {
+        name: value.item() if getattr(value, "ndim", None) == 0 else value
+        for name, value in params.items()
+        if name not in _OF_GROUP
+    }
     used = resolve(estimator, **own)
     of_turns |= {
         each.name: used.pop(each.name)
@@ -170,9 +179,13 @@ def _credit_groups(
                 f"{name}[{row}] has {len(values[row])} entries for the {shape[row]} turns of row {row}"
             )
     _check_numbers(turn_rewards, outcomes)
+    by_group = _rows_of(ids, shape)
+    if by_group and all(len(rows) == 1 for rows in by_group.values()):
+        preset = cast("str | None", own.pop("preset", None))
+        describe(estimator).refuse_singles(preset, own, "every group of group_ids has one row")
     done: list[tuple[list[int], CreditedGroup]] = []
     every: list[list[Term]] = []
-    for group_id, rows in _rows_of(ids, shape).items():
+    for group_id, rows in by_group.items():
         picked = {name: [values[row] for row in rows] for name, values in of_turns.items()}
         values = {name: value for name, value in picked.items() if name not in _OF_GROUP}
         of_group = _outcomes(outcomes, rows, group_id)
@@ -218,15 +231,19 @@ def _check_numbers(turn_rewards: Rows, outcomes: Sequence[float | None] | None) 
     )
     of_rows = ((value, "outcomes[{}]", row, 0) for row, value in enumerate(outcomes or ()))
     for value, name, row, turn in chain(of_turns, of_rows):
-        try:
-            size = 0.0 if value is None else abs(float(value))
-        except (TypeError, ValueError, OverflowError):
-            size = math.inf
-        if not size <= LARGEST_REWARD:
+        if not (value is None or abs(_read_number(value)) <= LARGEST_REWARD):
             raise CreditError(
                 f"{name.format(row, turn)} is {value!r:.100}; give a number up to {LARGEST_REWARD:g}, "
                 f"or None if not scored"
             )
+
+
+def _read_number(value: Any) -> float:
+    """Return the value as a float, or NaN if it is not a number."""
+    try:
+        return math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _outcomes(
@@ -248,7 +265,7 @@ def _group(
     outcomes: Sequence[float | None] | None,
     picked: Mapping[str, Any],
 ) -> TrajectoryGroup:
-    anchors, kinds, lengths = (picked.get(name) for name in _OF_GROUP)
+    anchors, kinds, lengths, actions = (picked.get(name) for name in _OF_GROUP)
     trajectories: list[Trajectory] = []
     for position, (row, given) in enumerate(zip(rows, turn_rewards, strict=True)):
         rewards, last = tuple(None if value is None else float(value) for value in given), len(given) - 1
@@ -260,7 +277,7 @@ def _group(
             Turn(
                 index=index,
                 kind=kind,
-                message=_SAID,
+                message=_SAID if actions is None else _say(actions[position][index]),
                 tool_results=_RAN if kind == "act" and index < last else (),
                 span=_span(1 if lengths is None else lengths[position][index]),
                 anchor=None if anchors is None else anchors[position][index],
@@ -278,8 +295,14 @@ def _group(
     return TrajectoryGroup(trajectories=tuple(trajectories))
 
 
+def _say(action: object) -> Message:
+    return Message(role="assistant", content="" if action is None else str(action))
+
+
 @lru_cache(maxsize=10_000)
 def _span(length: int) -> Span:
+    if not 0 <= _read_number(length) < math.inf:
+        raise CreditError(f"lengths has {length!r:.50}; give the number of each turn's tokens")
     return Span(row=0, start=0, end=length)
 
 
@@ -387,13 +410,3 @@ def _refuse(tokens: Any, values: Any, first: int, name: str, possible: str) -> N
     if len(tokens):
         row, token = divmod(int(tokens[0]), values.shape[1])
         raise CreditError(f"{name}[{first + row}, {token}] is {values[row, token]}: {possible}")
-
-
-def _refuse_too_large(given: Any, advantages: Any) -> None:
-    np: Any = import_module("numpy")
-    with np.errstate(over="ignore"):
-        cast = given.new_tensor(advantages) if _is_tensor(given) else advantages.astype(given.dtype)
-    if not math.isfinite(float(abs(cast).max()) if advantages.size else 0.0):
-        raise CreditError(
-            f"an advantage of {abs(advantages).max():g} is too large for {given.dtype}; scale the rewards"
-        )

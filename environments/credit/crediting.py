@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from environments.credit.estimator_registry import (
+    ALONE,
     advantages_of,
     describe,
+    recorded_terms,
     resolve,
     terms_of,
     without_peer,
@@ -32,7 +34,6 @@ from tools.errors import ConfigError, TurnwiseError
 NO_CREDIT = "every advantage is zero"
 UNSCORED = "nothing was scored"
 UNTRAINED = "no turn is trained"
-ALONE = "no other session has its opening"
 
 _LONGEST_REASON = 1000
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     A trajectory must not lack what other siblings have: an outcome; without outcomes, any score (with
     `missing_outcome` stated, an unscored 0 does not count); or a part from `score_group`. Otherwise it gets
     the stated outcome, or becomes a failure. The floor of a rollout that the agent broke lacks no part. A
-    failure by `GroupRefused` fails the group.
+    failure by `GroupRefused` fails the group. Branches do not count for `min_trajectories`.
     """
     if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
         return group, f"sibling {refusal.sibling}: {refusal.error}"
@@ -69,20 +70,37 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
         names = ", ".join(str(group.trajectories[index].sibling) for index in missing)
         return group, f"{what}: siblings {names}; missing_outcome says what is to count, drop or a number"
     if missing and stated_outcome == "drop":
-        without = [drop_sibling(group.trajectories[index], "RewardError", what) for index in missing]
-        failures = sorted((*group.failures, *without), key=lambda failure: failure.sibling)
-        others = tuple(each for index, each in enumerate(group.trajectories) if index not in missing)
-        group = replace(group, trajectories=others, failures=tuple(failures))
+        group = _drop(group, missing, "RewardError", what)
     elif missing and stated_outcome is not None:
-        stated = list(group.trajectories)
+        outcome, stated = float(stated_outcome), list(group.trajectories)
         for index in missing:
-            stated[index] = _with_outcome(stated[index], float(stated_outcome))
+            if (rewards := stated[index].rewards) is not None:
+                with_outcome = replace(
+                    rewards,
+                    outcome=(rewards.outcome or 0.0) + outcome,
+                    score=(rewards.score or 0.0) + outcome,
+                    outcome_components={**rewards.outcome_parts, _STATED: outcome},
+                )
+                stated[index] = replace(stated[index], rewards=with_outcome)
         group = replace(group, trajectories=tuple(stated))
-    left, size = len(group.trajectories), len(group.trajectories) + len(group.failures)
+    trunks = [each.sibling for each in group.trajectories if each.trunk is None]
+    left, size = len(trunks), len(trunks) + sum(each.trunk is None for each in group.failures)
+    if left < len(group.trajectories):
+        # Branches without their trunk go, too, since it alone trains the turns that they share.
+        among = {None, *trunks}
+        orphans = [index for index, each in enumerate(group.trajectories) if each.trunk not in among]
+        group = _drop(group, orphans, "RolloutError", "the rollout that it branches from was dropped")
     needed = min(rules.min_trajectories, size)
     if left < needed:
         return group, f"{left} of {size} rollouts survived, at least {needed} are needed"
     return group, None
+
+
+def _drop(group: TrajectoryGroup, indices: Sequence[int], error: str, why: str) -> TrajectoryGroup:
+    dropped = [drop_sibling(group.trajectories[index], error, why) for index in indices]
+    failures = sorted((*group.failures, *dropped), key=lambda failure: failure.sibling)
+    others = tuple(each for index, each in enumerate(group.trajectories) if index not in indices)
+    return replace(group, trajectories=others, failures=tuple(failures))
 
 
 def missing_outcome_of(value: object, name: str) -> MissingOutcome:
@@ -106,9 +124,7 @@ def _missing(trajectories: Sequence[Trajectory], *, is_stated: bool) -> tuple[st
         for each, own in zip(trajectories, rewards, strict=True)
     ]
     lacks_outcome = [index for index, each in enumerate(rewards) if each.outcome is None]
-    if lacks_outcome and any(
-        own and each.outcome is not None for own, each in zip(is_own, rewards, strict=True)
-    ):
+    if lacks_outcome and any(own and rewards[at].outcome is not None for at, own in enumerate(is_own)):
         return "no outcome beside siblings with one", lacks_outcome
     unscored = [
         index for index, each in enumerate(rewards) if each.score is None or (is_stated and each.is_unscored)
@@ -118,19 +134,6 @@ def _missing(trajectories: Sequence[Trajectory], *, is_stated: bool) -> tuple[st
     lacks_part = [index for index, each in enumerate(rewards) if each.group is None and is_own[index]]
     has_parts = any(each.group is not None for each in rewards)
     return "no part from score_group beside siblings with one", lacks_part if has_parts else []
-
-
-def _with_outcome(trajectory: Trajectory, outcome: float) -> Trajectory:
-    rewards = trajectory.rewards
-    if rewards is None:
-        return trajectory
-    rewards = replace(
-        rewards,
-        outcome=(rewards.outcome or 0.0) + outcome,
-        score=(rewards.score or 0.0) + outcome,
-        outcome_components={**rewards.outcome_parts, _STATED: outcome},
-    )
-    return replace(trajectory, rewards=rewards)
 
 
 # --- credit ------------------------------------------------------------------------------------------
@@ -146,9 +149,6 @@ def credited(
     rules: GroupRules = ANY_GROUP,
 ) -> CreditedGroup:
     """Return the group with its advantages, failed if siblings cannot be compared or the estimator raises.
-
-    A logged session without peers gets no advantage, unless `params` set `singleton`, or `baseline` to
-    `none`.
 
     Raises:
         CreditError: if `credited_batch` raises it, or the estimator compares all groups of a step.
@@ -183,18 +183,14 @@ def _credit_all(
     rules: GroupRules,
 ) -> list[CreditedGroup]:
     used, spec = recorded_params(estimator, preset=preset, params=given), describe(estimator)
-    compares = given.get("baseline") != "none" and "singleton" not in given
     done: list[CreditedGroup] = []
-    alone: list[list[Term] | None] = []
+    every: list[list[Term] | None] = []
     for group, policy in groups:
         group, reason = comparable(group, rules)
-        is_lone = len(group.trajectories) == 1 and group.trajectories[0].session_id is not None
-        apart = ALONE if is_lone and compares else None
         terms: list[Term] | None = None
-        if reason is None and apart is None:
-            terms, reason = _try(
-                estimator, group, partial(terms_of, estimator, group, preset=preset, **given)
-            )
+        if reason is None:
+            compute = partial(terms_of, estimator, group, preset=preset, **given)
+            terms, reason = _try(estimator, group, compute)
         done.append(
             CreditedGroup(
                 group=group,
@@ -202,17 +198,17 @@ def _credit_all(
                 policy=policy,
                 estimator=estimator,
                 estimator_params=used,
-                status="no_credit" if reason is None else "failed",
-                reason=reason or apart,
+                status="failed" if reason else "alone" if spec.is_alone(group, used) else "no_credit",
+                reason=reason,
             )
         )
-        alone.append(terms)
-    left = [index for index, terms in enumerate(alone) if terms is not None]
+        every.append(terms)
+    left = [index for index, terms in enumerate(every) if terms is not None]
     compared = [done[index].group for index in left]
-    of_step = partial(spec.of_step, [alone[index] or [] for index in left], compared, {**used, **given})
-    every, reason = _try(estimator, compared[0], of_step) if left else ([], None)
+    of_step = partial(spec.of_step, [every[index] or [] for index in left], compared, {**used, **given})
+    of_left, reason = _try(estimator, compared[0], of_step) if left else ([], None)
     for position, index in enumerate(left):
-        terms = None if every is None else every[position]
+        terms = None if of_left is None else of_left[position]
         done[index] = _with_credit(done[index], terms, reason)
     return done
 
@@ -228,14 +224,19 @@ def _with_credit(bare: CreditedGroup, terms: list[Term] | None, reason: str | No
     if numbers is None:
         return replace(bare, status="failed", reason=reason)
     advantages, alone = numbers
-    learns = any(map(any, advantages))
-    return replace(
-        bare,
-        advantages=tuple(map(tuple, advantages)),
-        status="ok" if learns else "no_credit",
-        reason=None if learns else _why_not(group),
-        turns_without_peer=alone,
-    )
+    status, reason = bare.status, None
+    if any(map(any, advantages)):
+        status = "ok"
+    elif group.stale is not None:
+        reason = group.stale
+    elif all(each.rewards is None or each.rewards.is_unscored for each in group.trajectories):
+        reason = UNSCORED
+    elif not any(turn.trained for each in group.trajectories for turn in each.turns):
+        reason = UNTRAINED
+    else:
+        reason = ALONE if status == "alone" else NO_CREDIT
+    rows = tuple(map(tuple, advantages))
+    return replace(bare, advantages=rows, status=status, reason=reason, turns_without_peer=alone)
 
 
 def _try(
@@ -246,7 +247,13 @@ def _try(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  # an estimator may be anybody's code
-        reason = _describe_error(estimator, error)
+        if isinstance(error, TurnwiseError):
+            text = str(error)
+        else:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{estimator}, {Path(frame.filename).name}:{frame.lineno}: "
+            text += "".join(traceback.format_exception_only(error))
+        reason = " ".join(text.split())[:_LONGEST_REASON].encode(errors="backslashreplace").decode()
         logger.warning("item %s cannot be credited: %s", group.item_id, reason)
         return None, reason
 
@@ -255,7 +262,7 @@ def without_peer_of(done: CreditedGroup) -> list[list[bool]] | None:
     if not done.turns_without_peer:
         return [[False] * len(trajectory.acts) for trajectory in done.group.trajectories]
     try:
-        return without_peer(terms_of(done.estimator, done.group, **done.estimator_params), done.group)
+        return without_peer(recorded_terms(done), done.group)
     except Exception:  # noqa: BLE001  # an estimator may be anybody's code, and of a record unknown here
         return None
 
@@ -267,22 +274,3 @@ def recorded_params(
     kept = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
     used = resolve(estimator, preset=preset, **(params or {}))
     return {name: value for name, value in used.items() if name in kept}
-
-
-def _why_not(group: TrajectoryGroup) -> str:
-    if group.stale is not None:
-        return group.stale
-    if all(each.rewards is None or each.rewards.is_unscored for each in group.trajectories):
-        return UNSCORED
-    is_trained = any(turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
-    return NO_CREDIT if is_trained else UNTRAINED
-
-
-def _describe_error(estimator: str, error: BaseException) -> str:
-    if isinstance(error, TurnwiseError):
-        text = str(error)
-    else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{estimator}, {Path(frame.filename).name}:{frame.lineno}: "
-        text += "".join(traceback.format_exception_only(error))
-    return " ".join(text.split())[:_LONGEST_REASON].encode(errors="backslashreplace").decode()

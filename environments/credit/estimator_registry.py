@@ -6,16 +6,19 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, ParamSpec, cast
 
 from environments.credit.acts import over_all_turns
+from environments.credit.branches import has_branches
+from environments.credit.scored import read
 from environments.credit.terms import Advantages, Pool, Term, add_up, by_turn
-from environments.trajectory import TrajectoryGroup
+from environments.trajectory import CreditedGroup, TrajectoryGroup
 from tools.errors import CreditError
 from tools.plain_text import did_you_mean
 
+ALONE = "no sibling to compare it with: no advantage"
 Kind = Literal["number", "integer", "flag", "choice", "per_turn"]
 Value = float | int | bool | str
 PerTurn = Sequence[Sequence[float]] | None
@@ -28,58 +31,58 @@ _OVER_TOKENS: Mapping[str, Value] = {"weigh": "tokens", "ddof": 1, "eps": 1e-8, 
 _OVER_TRAJECTORIES: Mapping[str, Value] = {
     "weigh": "trajectories", "ddof": 0, "eps": 1e-6, "eps_in": "deviation",
 }  # fmt: skip
+_RAW: Mapping[str, Value] = {"singleton": "raw"}
+_CENTRED: Mapping[str, Value] = {"norm_by_std": False, "singleton": "zero", "zero_variance": "zero"}
+_BY_STD: Mapping[str, Value] = {**_CENTRED, "norm_by_std": True, "ddof": 1, "eps": 1e-6}
+_BY_POPULATION_STD: Mapping[str, Value] = {**_BY_STD, "ddof": 0}
+_ROWS: Mapping[str, Value] = {"episode_stats": "rows", "eps": 1e-6, "singleton": "raw"}
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "verl": {
-        "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
-        "rloo": {"singleton": "raw"},
-        "opo": {"singleton": "raw"},
+        "grpo": {**_BY_STD, **_RAW},
+        "rloo": _RAW,
+        "opo": _RAW,
         "passk": {"norm_by_std": True, "ddof": 1, "eps": 1e-6, "singleton": "error"},
-        "gpg": {"singleton": "raw"},
+        "gpg": _RAW,
         "reinforce_pp": _OVER_TOKENS,
         "reinforce_pp_baseline": {"singleton": "raw", **_OVER_TOKENS},
-        "gigpo": {
-            "gamma": 0.95,
-            "step_weight": 1.0,
-            "mode": "mean_norm",
-            "episode_stats": "rows",
-            "eps": 1e-6,
-        },
+        "gigpo": {"gamma": 0.95, "step_weight": 1.0, "mode": "mean_norm", **_ROWS},
+        **dict.fromkeys(("grpo_multiturn", "hgpo", "igpo", "tree_grpo"), _RAW),
+        "gdpo": {"group_eps": 1e-6, "singleton": "raw", **_OVER_TOKENS},
     },
-    "verl_agent_rows": {
-        "gigpo": {"step_weight": 0.0, "mode": "mean_std_norm", "episode_stats": "rows", "eps": 1e-6},
-    },
+    "verl_agent_rows": {"gigpo": {"step_weight": 0.0, "mode": "mean_std_norm", **_ROWS}},
     "trl": {
-        "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-4, "singleton": "zero", "zero_variance": "zero"},
+        "grpo": {**_BY_STD, "eps": 1e-4},
         "grpo_batch": {"ddof": 1, "eps": 1e-4},
-        "mt_grpo": {"segments": "two", "turn_coef": 1.0, "eps": 1e-4, "ddof": 1},
+        "gdpo": {"group_eps": 1e-4, **_OVER_TRAJECTORIES, "ddof": 1, "eps": 1e-4},
+        "mt_grpo": {"turn_coef": 1.0, "eps": 1e-4, "ddof": 1},
     },
     "rllm": {
-        "grpo": {"norm_by_std": True, "ddof": 0, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
-        "rloo": {"singleton": "raw"},
+        "grpo": {**_BY_POPULATION_STD, **_RAW},
+        "rloo": _RAW,
+        "rllm_per_step": _RAW,
         "reinforce_pp": _OVER_TRAJECTORIES,
         "reinforce_pp_baseline": {"singleton": "zero", **_OVER_TRAJECTORIES},
     },
-    "torchtitan": {
-        "grpo": {"norm_by_std": False, "ddof": 0, "eps": 1e-6, "singleton": "zero", "zero_variance": "zero"},
-    },
-    "tinker": {
-        "grpo": {"norm_by_std": False, "singleton": "zero", "zero_variance": "zero"},
-    },
-    "verifiers": {
-        "grpo": {"norm_by_std": False, "singleton": "zero", "zero_variance": "zero"},
-    },
-    "art": {
-        "grpo": {"norm_by_std": True, "ddof": 0, "eps": 1e-6, "singleton": "zero", "zero_variance": "zero"},
-    },
+    "torchtitan": {"grpo": {**_CENTRED, "ddof": 0, "eps": 1e-6}},
+    "tinker": {"grpo": _CENTRED},
+    "verifiers": {"grpo": _CENTRED},
+    "art": {"grpo": _BY_POPULATION_STD},
     "skyrl": {
-        "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
+        "grpo": {**_BY_STD, **_RAW},
         "rloo": {"singleton": "zero"},
         "reinforce_pp": _OVER_TOKENS,
     },
 }
-"""Constants of trainers' own estimators: `[preset][estimator][parameter]`. `verl` includes verl-agent's
-GiGPO; `verl_agent_rows` is its GRPO, which counts a rollout once per turn. `trl` includes MT-GRPO's
-reference. rLLM's prpo is its `reinforce_pp`."""
+"""Constants of trainers' own estimators: `[preset][estimator][parameter]`. `verl` includes its forks:
+verl-agent's GiGPO and HGPO, IGPO, Tree-GRPO; `verl_agent_rows` is verl-agent's GRPO, which counts a rollout
+once per turn. `trl` includes MT-GRPO's reference. rLLM's prpo is its `reinforce_pp`."""
+
+
+WITH_BRANCHES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "turn_return": {"baseline": ("loo_index", "none"), "scale": ("none",)},
+    "rloo": {},
+}
+"""Estimators that can credit branches; for each, the parameters that are limited and their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,17 @@ class Parameter:
                 return f"{self.kind} ≥ {self.low:g}" if self.low > -math.inf else f"any {self.kind}"
 
     def check(self, value: object, estimator: str) -> None:
-        if not self._fits(value):
+        if self.kind == "choice":
+            fits = value in self.choices
+        elif self.kind == "flag":
+            fits = isinstance(value, bool)
+        elif self.kind == "per_turn":
+            fits = True  # the estimator checks its shape, which depends on the group
+        elif isinstance(value, bool) or not isinstance(value, int if self.kind == "integer" else int | float):
+            fits = False
+        else:
+            fits = math.isfinite(value) and self.low <= value <= self.high
+        if not fits:
             raise CreditError(f"{estimator}: {self.name} is {value!r}; possible: {self.possible}")
 
     def read(self, value: Value, estimator: str) -> Value:
@@ -130,16 +143,14 @@ class Parameter:
         self.check(value, estimator)
         return float(value) if self.kind == "number" else value
 
-    def _fits(self, value: object) -> bool:
-        if self.kind == "choice":
-            return value in self.choices
-        if self.kind == "flag":
-            return isinstance(value, bool)
-        if self.kind == "per_turn":
-            return True  # the estimator checks its shape, which depends on the group
-        if isinstance(value, bool) or not isinstance(value, int if self.kind == "integer" else int | float):
-            return False
-        return math.isfinite(value) and self.low <= value <= self.high
+
+SINGLETON = Parameter(
+    name="singleton",
+    kind="choice",
+    default="zero",
+    choices=("zero", "raw", "error"),
+    description="a group of one trajectory: no advantage, what the formula gives, or an error",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +174,47 @@ class EstimatorSpec:
     ) -> list[list[Term]]:
         if self.over_step is None:
             return terms
-        return self.over_step(terms, groups, **_select_params(self.over_step, params))
+        compared = self.over_step(terms, groups, **_select_params(self.over_step, params))
+        return [
+            own if self.is_alone(group, params) else new
+            for own, new, group in zip(terms, compared, groups, strict=True)
+        ]
+
+    def is_alone(self, group: TrajectoryGroup, params: Mapping[str, object]) -> bool:
+        """Whether nothing is compared with the group's only trajectory, so that it has no advantage.
+
+        Raises:
+            CreditError: if `singleton` is `error`.
+        """
+        singleton = params.get("singleton", "zero")
+        if len(group.trajectories) != 1 or SINGLETON not in self.parameters or singleton == "raw":
+            return False
+        if singleton == "error":
+            raise CreditError("the group has one trajectory; singleton='zero' gives it no advantage")
+        return params.get("baseline") != "none"
+
+    def refuse_singles(self, preset: str | None, params: Mapping[str, object], what: str) -> None:
+        """Raise CreditError for groups of one, unless `singleton` or `baseline=none` says what they get."""
+        given = {**_preset_for(self.name, preset), **params}
+        if SINGLETON in self.parameters and given.get("baseline") != "none" and "singleton" not in given:
+            raise CreditError(
+                f"{what}, and {self.name} compares a trajectory with others of its group: give each item two "
+                f"rollouts or more, or set singleton ({SINGLETON.possible}), or a baseline to none"
+            )
+
+    def check_branches(self, preset: str | None, params: Mapping[str, object]) -> None:
+        """Raise CreditError if groups with branches would be credited with a bias."""
+        used, possible = resolve(self.name, preset=preset, **params), WITH_BRANCHES.get(self.name, {})
+        wrong = [f" with {name} {used[name]}" for name, may in possible.items() if used[name] not in may]
+        if wrong or self.name not in WITH_BRANCHES:
+            able = (
+                ", ".join([name, *(f"{parameter} {' or '.join(may)}" for parameter, may in needs.items())])
+                for name, needs in WITH_BRANCHES.items()
+            )
+            raise CreditError(
+                f"{self.name}{''.join(wrong)} does not credit branches of a rollout; possible: "
+                + "; ".join(able)
+            )
 
     def refuse_alone(self) -> None:
         if self.over_step is not None:
@@ -185,6 +236,7 @@ class EstimatorSpec:
             self.parameter(name).check(value, self.name)
 
 
+_GONE = {"progress": "take turn_return, and reward each turn with the difference of its state's value"}
 _functions: dict[str, Estimator] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
@@ -206,8 +258,11 @@ def register_estimator(
     It returns terms, or advantages `[trajectory][turn]`. Parameters are described in their annotation:
     `Annotated[float, Param("discount", low=0, high=1)]`. The registered function checks parameters and
     result, and returns advantages: 0 for untrained turns, and for a summary what an act in its place would
-    get, or 0 without `credits_summaries`. `over_step` compares all groups of a training step: it takes each
-    group's terms, the groups and keyword-only parameters, and returns each group's terms.
+    get, or 0 without `credits_summaries`. Without a critic's `values` as a parameter it compares
+    siblings: it gets the parameter `singleton`, unless it has its own, and a group of one gets no advantage
+    unless that is set.
+    `over_step` compares all groups of a training step: it takes each group's terms, the groups and
+    keyword-only parameters, and returns each group's terms.
 
     Raises:
         CreditError: if another function has this name, or a parameter cannot be described.
@@ -223,10 +278,15 @@ def register_estimator(
         if over_step is not None:
             parameters += _parameters_of(over_step)
         per_turn = [parameter.name for parameter in parameters if parameter.kind == "per_turn"]
+        has_own = any(parameter.name == SINGLETON.name for parameter in parameters)
+        parameters += () if has_own or "values" in per_turn else (SINGLETON,)
 
         def terms(group: TrajectoryGroup, **params: Any) -> list[Term]:
             spec.check(params)
-
+            check_branches_of(group, name, params)
+            if spec.is_alone(group, params):
+                scores = Pool.of_trajectories([each.score for each in read(group)])
+                return [Term(name="score", values=scores, weight=0.0, note=ALONE)]
             own = _select_params(function, params)
 
             def of_acts(acts: TrajectoryGroup, values: Mapping[str, Any]) -> list[Term]:
@@ -286,6 +346,16 @@ def terms_of(name: str, group: TrajectoryGroup, *, preset: str | None = None, **
     return describe(name).terms(group, **{**_preset_for(name, preset), **params})
 
 
+def recorded_terms(done: CreditedGroup) -> list[Term]:
+    """Return the terms of a credited group; records made before `singleton` existed kept raw values."""
+    spec, params = describe(done.estimator), dict(done.estimator_params)
+    if done.estimator == "mt_grpo" and params.pop("segments", "two") != "two":
+        raise CreditError("segments=per_turn of mt_grpo is gone")
+    if SINGLETON in spec.parameters and done.status != "alone":
+        params.setdefault("singleton", "raw")
+    return spec.terms(done.group, **params)
+
+
 def advantages_of(name: str, terms: Sequence[Term], group: TrajectoryGroup) -> Advantages:
     """Return the sums of terms; 0 for a turn that is not trained."""
     try:
@@ -316,7 +386,15 @@ def without_peer(terms: Sequence[Term], group: TrajectoryGroup) -> list[list[boo
     ]
 
 
+def check_branches_of(group: TrajectoryGroup, estimator: str, params: Mapping[str, object]) -> None:
+    """Raise CreditError if the group has branches that the estimator would credit with a bias."""
+    if has_branches(group):
+        describe(estimator).check_branches(None, params)
+
+
 def describe(name: str) -> EstimatorSpec:
+    if name in _GONE and name not in _specs:
+        raise CreditError(f"the estimator {name!r} is gone: {_GONE[name]}")
     if name not in _specs:
         raise _unknown("estimator", name, _specs)
     return _specs[name]
@@ -417,17 +495,8 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
             annotation, *given = typing.get_args(annotation)
             notes = next((note for note in given if isinstance(note, Param)), notes)
         kind, choices = _kind(annotation, where)
-        described.append(
-            Parameter(
-                name=parameter.name,
-                kind=kind,
-                default=parameter.default,
-                low=notes.low,
-                high=notes.high,
-                choices=choices,
-                description=notes.description,
-            )
-        )
+        bare = Parameter(name=parameter.name, kind=kind, default=parameter.default, choices=choices)
+        described.append(replace(bare, **asdict(notes)))
     return tuple(described)
 
 

@@ -4,8 +4,10 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
+from environments.credit.branches import branch_terms, has_branches
 from environments.credit.estimator_registry import Param, PerTurn, register_estimator
 from environments.credit.scored import Scored, check_turns, read, sum_forward
 from environments.credit.terms import (
@@ -15,16 +17,15 @@ from environments.credit.terms import (
     mean,
     means_of_others,
     minus_mean,
+    minus_mean_unless_single,
     minus_others,
     size_of,
     vary,
 )
-from environments.trajectory import Trajectory, TrajectoryGroup
+from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
 
 Baseline = Literal["loo_index", "loo_total", "group_mean", "none"]
-Mode = Literal["mean_norm", "mean_std_norm"]
-Singleton = Literal["zero", "raw", "error"]
 
 Gamma = Annotated[float, Param("discount per turn", low=0, high=1)]
 Ddof = Annotated[int, Param("1: sample deviation, 0: population deviation", low=0, high=1)]
@@ -33,7 +34,6 @@ Lam = Annotated[float, Param("trust in the rewards (1) or in the values (0)", lo
 Values = Annotated[
     PerTurn, Param("a critic's value of the state before each turn; none: those of `values`, or 0")
 ]
-OfOne = Annotated[Singleton, Param("a group of one: no advantage, its raw score, or an error")]
 
 
 # --- returns -------------------------------------------------------------------------------------------
@@ -71,6 +71,10 @@ def turn_return(
     """
     scored = read(group)
     returns = Pool.of_turns([each.returns(gamma, outcome_weight) for each in scored])
+    if has_branches(group):
+        compare = partial(minus_others, "return", is_return=True)
+        each_index = [*_at_each_index(returns, scored)]
+        return branch_terms(group, each_index, compare if baseline == "loo_index" else _raw_return)
     if baseline == "loo_index":
         terms = [minus_others("return", pool, is_return=True) for pool in _at_each_index(returns, scored)]
     else:
@@ -93,8 +97,12 @@ def _at_each_index(values: Pool, scored: Sequence[Scored]) -> Iterable[Pool]:
     return values.grouped_by(indices[index][turn or 0] for index, turn in values.places).values()
 
 
+def _raw_return(values: Pool) -> Term:
+    return Term(name="return", values=values, is_return=True)
+
+
 def _minus_totals(values: Pool, totals: Pool, baseline: Baseline) -> Term:
-    raw = Term(name="return", values=values, is_return=True)
+    raw = _raw_return(values)
     if baseline == "none" or not totals.values:
         return raw
     if baseline == "loo_total" and len(totals.values) == 1:
@@ -103,6 +111,29 @@ def _minus_totals(values: Pool, totals: Pool, baseline: Baseline) -> Term:
     levels = [mean(totals.values)] * len(totals.values) if is_mean else means_of_others(totals.values)
     baselines = [levels[index] for index, _ in values.places]
     return replace(raw, baselines=baselines, pool=totals, leaves_own_out=not is_mean)
+
+
+@register_estimator(
+    "rllm_per_step",
+    formula="A[i,k] = (R[i,k] - mean R[.,k]) / (std R[.,k] + eps),  R the return-to-go",
+    bias="a turn index compares different states, and how many reach it depends on the policy; at gamma=0 a "
+    "turn is not paid for what it sets up",
+    source="rLLM's stepwise_advantage.mode=per_step, removed there in April 2026",
+)
+def rllm_per_step(
+    group: TrajectoryGroup,
+    *,
+    gamma: Gamma = 0.0,
+    norm_by_std: Annotated[bool, Param("divide by the sample deviation at the index")] = True,
+    eps: Eps = 1e-6,
+) -> list[Term]:
+    """Normalise returns among the turns of equal index; a turn that only one sibling reached stays raw."""
+    scored = read(group)
+    returns = Pool.of_turns([each.returns(gamma) for each in scored])
+    return [
+        minus_mean_unless_single("return", pool, ddof=1, eps=eps if norm_by_std else None)
+        for pool in _at_each_index(returns, scored)
+    ]
 
 
 @register_estimator(
@@ -129,19 +160,20 @@ def turn_gae(
     return [gae_term(group, gamma, lam, values)]
 
 
-def gae_term(group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn) -> Term:
+def gae_term(
+    group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn, name: str = "turn_gae"
+) -> Term:
     scored = read(group)
     if values is None and lam == 1:
         return Term(
             name="return", values=Pool.of_turns([each.returns(gamma) for each in scored]), is_return=True
         )
-    _refuse_overlap(scored, "turn_gae with values or lam below 1")
-    if values is None:
-        levels = [[0.0] * len(each.turns) for each in scored]
-    else:
-        for index, row in enumerate(values):
-            check_turns(row, index, "value")
-        levels = values
+    _refuse_overlap(scored, f"{name} with values or lam below 1")
+    for index, row in enumerate([] if values is None else values):
+        check_turns(row, index, "value")
+        if None in row:
+            raise CreditError(f"value of trajectory {index}, turn {row.index(None) + 1} is None; give one")
+    levels = [[0.0] * len(each.turns) for each in scored] if values is None else values
     # Value plus estimate, so that the baseline (the value) leaves the estimate.
     rows = [
         [estimate + level for estimate, level in zip(_gae(each.steps, row, gamma, lam), row, strict=True)]
@@ -190,20 +222,17 @@ def grpo(
     norm_by_std: Annotated[bool, Param("divide by the group's standard deviation")] = True,
     ddof: Ddof = 1,
     eps: Eps = 1e-6,
-    singleton: OfOne = "zero",
     zero_variance: Annotated[
         Literal["zero", "error"], Param("a group whose scores do not vary: no advantage, or an error")
     ] = "zero",
 ) -> list[Term]:
     """Normalise each trajectory's score in its group; every turn gets the same."""
     scores = scores_of(read(group))
-    if len(scores.values) == 1:
-        return [alone(scores, singleton, 1.0 + eps if norm_by_std else None)]
-    if scores.values and zero_variance == "error" and not vary(scores.values):
+    if len(scores.values) > 1 and zero_variance == "error" and not vary(scores.values):
         raise CreditError(
             f"every score of the group is {scores.values[0]:g}; zero_variance='zero' gives it no advantage"
         )
-    return [minus_mean("score", scores, ddof=ddof, eps=eps if norm_by_std else None)]
+    return [minus_mean_unless_single("score", scores, ddof=ddof, eps=eps if norm_by_std else None)]
 
 
 @register_estimator(
@@ -212,20 +241,18 @@ def grpo(
     bias="none; a turn also carries what came before it, which is only noise",
     source="arXiv 2402.14740",
 )
-def rloo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
+def rloo(group: TrajectoryGroup) -> list[Term]:
     """Subtract the mean score of the others; every turn gets the same."""
-    scores = scores_of(read(group))
-    if len(scores.values) == 1:
-        return [alone(scores, singleton, None)]
-    return [minus_others("score", scores)]
+    if has_branches(group):
+        return branch_terms(group, [scores_of(read(group))], partial(minus_others, "score"))
+    return [minus_others("score", scores_of(read(group)))]
 
 
 @register_estimator(
     "grpo_multiturn",
     formula="A[i,k] = (S[i] - mean S) / (std S + eps) on acts, 0 on summaries,  S the trajectory's score",
     bias="that of grpo; and summaries, which decide what later acts see, are not trained; with "
-    "context_efficiency as the reward, length alone decides among right answers, at unit scale; a group of "
-    "one is trained with its raw score",
+    "context_efficiency as the reward, length alone decides among right answers, at unit scale",
     source="a verl fork for context condensation, commit c6829cf1: compute_grpo_multiturn_advantage",
     credits_summaries=False,
 )
@@ -235,14 +262,9 @@ def grpo_multiturn(
     norm_by_std: Annotated[bool, Param("divide by the group's sample deviation")] = True,
     eps: Eps = 1e-6,
 ) -> list[Term]:
-    """Normalise each trajectory's score in its group; every act gets the same, condensations get 0.
-
-    A group of one keeps its raw score, as in the reference.
-    """
-    scores, added = scores_of(read(group)), eps if norm_by_std else None
-    if len(scores.values) == 1:
-        return [alone(scores, "raw", None if added is None else 1.0 + added)]
-    return [minus_mean("score", scores, ddof=1, eps=added)]
+    """Normalise each trajectory's score in its group; every act gets the same, condensations get 0."""
+    added = eps if norm_by_std else None
+    return [minus_mean_unless_single("score", scores_of(read(group)), ddof=1, eps=added)]
 
 
 @register_estimator(
@@ -251,21 +273,15 @@ def grpo_multiturn(
     bias="slight: its own score, in proportion to its own length, is part of the baseline",
     source="arXiv 2505.23585, reference verl",
 )
-def opo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
+def opo(group: TrajectoryGroup) -> list[Term]:
     """Subtract the length-weighted mean score; every turn gets the same."""
     scores = scores_of(read(group))
-    if len(scores.values) == 1:
-        return [alone(scores, singleton, None)]
-    tokens = [
-        sum(turn.span.end - turn.span.start for turn in trajectory.turns) for trajectory in group.trajectories
-    ]
+    tokens = [sum(turn.span.end - turn.span.start for turn in each.turns) for each in group.trajectories]
     if not vary(scores.values) or not any(tokens):
-        return [minus_mean("score", scores)]
+        return [minus_mean_unless_single("score", scores)]
     level = math.fsum(map(operator.mul, tokens, scores.values)) / sum(tokens)
     note = "the baseline weighs each trajectory by its sampled tokens"
-    return [
-        Term(name="score", values=scores, baselines=[level] * len(tokens), pool=scores, note=note),
-    ]
+    return [Term(name="score", values=scores, baselines=[level] * len(tokens), pool=scores, note=note)]
 
 
 @register_estimator(
@@ -280,14 +296,11 @@ def passk(
     norm_by_std: Annotated[bool, Param("divide by the group's standard deviation")] = True,
     ddof: Ddof = 1,
     eps: Eps = 1e-6,
-    singleton: OfOne = "zero",
 ) -> list[Term]:
     """Credit only the best trajectory, with its lead over the second."""
     scores = scores_of(read(group))
-    if len(scores.values) == 1:
-        return [alone(scores, singleton, None)]
     if not vary(scores.values):
-        return [minus_mean("score", scores)]
+        return [minus_mean_unless_single("score", scores)]
     best = max(range(len(scores.values)), key=scores.values.__getitem__)
     second = max(value for index, value in enumerate(scores.values) if index != best)
     return [
@@ -306,93 +319,19 @@ def scores_of(scored: Sequence[Scored]) -> Pool:
     return Pool.of_trajectories([each.score for each in scored])
 
 
-def alone(scores: Pool, singleton: Singleton, divisor: float | None) -> Term:
-    if singleton == "error":
-        raise CreditError("the group has one trajectory; singleton='zero' gives it no advantage")
-    if singleton == "raw":
-        return Term(name="score", values=scores, divisor=divisor, has_no_peer=True)
-    return replace(minus_mean("score", scores), note="no sibling to compare it with: no advantage")
-
-
-# --- equal states --------------------------------------------------------------------------------------
-
-
-@register_estimator(
-    "gigpo",
-    formula="A[i,k] = norm(S)[i] + w * norm(R[j,l] for every turn with the state of turn (i,k))[i,k],  "
-    "R the return-to-go",
-    bias="slight: a state group's size depends on the policy's own actions; more with mean_std_norm, with "
-    "episode_stats=rows, and where one state hides different histories",
-    source="arXiv 2505.10978, reference langfengQ/verl-agent",
-)
-def gigpo(
-    group: TrajectoryGroup,
-    *,
-    gamma: Gamma = 0.95,
-    step_weight: Annotated[float, Param("w, the weight of the state advantage", low=0, high=1e6)] = 1.0,
-    mode: Annotated[Mode, Param("norm: subtract the mean, or also divide by deviation + eps")] = "mean_norm",
-    episode_stats: Annotated[
-        Literal["trajectory", "rows"],
-        Param("statistics of S over trajectories, or over turns as verl-agent does (a lone turn stays raw)"),
-    ] = "trajectory",
-    eps: Eps = 1e-6,
-) -> list[Term]:
-    """Add the trajectory's advantage and each turn's advantage among equal anchor states of all siblings.
-
-    A state that occurs once adds nothing; without any anchor state only the first term remains.
-
-    Raises:
-        CreditError: if only some turns have an anchor state.
-    """
-    added = eps if mode == "mean_std_norm" else None
-    scored = read(group)
-    scores = pool = scores_of(scored)
-    if episode_stats == "rows":
-        copies = [index for index, each in enumerate(scored) for _ in each.turns]
-        pool = Pool([(index, None) for index in copies], [scored[index].score for index in copies])
-    if episode_stats == "rows" and len(pool.values) == 1:
-        divisor = None if added is None else 1.0 + added
-        terms = [Term(name="score", values=pool, divisor=divisor, has_no_peer=True)]
-    else:
-        terms = [minus_mean("score", scores, pool=pool, ddof=1, eps=added)]
-    states = _equal_states(group, Pool.of_turns([each.returns(gamma) for each in scored]))
-    steps = (
-        minus_mean("return from equal states", state, ddof=1, eps=added, weight=step_weight)
-        for state in states
-    )
-    return [*terms, *steps]
-
-
-def _equal_states(group: TrajectoryGroup, returns: Pool) -> Iterable[Pool]:
-    states = [turn.anchor for trajectory in group.trajectories for turn in trajectory.turns]
-    if None not in states:
-        return returns.grouped_by(states).values()
-    if any(state is not None for state in states):
-        index, turn = returns.places[states.index(None)]
-        raise CreditError(
-            f"trajectory {index}, turn {(turn or 0) + 1} has no anchor state while other turns have one; "
-            "state_key must give one for every turn of the group, or for none"
-        )
-    return []
-
-
 # --- outcome and turn rewards normalised apart -----------------------------------------------------------
 
 
 @register_estimator(
     "mt_grpo",
-    formula="two: A = z(O) + lambda z(sum r) up to the first tool result, z(O) after it, z(O + sum r) where "
-    "there is none; per_turn: A[i,k] = z(O)[i] + lambda z(r[.,k])[i]",
-    bias="strong: separate normalisation replaces the weights of outcome and turns by 1/std of each group, "
-    "and per_turn ignores what a turn sets up for later ones",
+    formula="A = z(O) + lambda z(sum r) up to the first tool result, z(O) after it, z(O + sum r) where there "
+    "is none",
+    bias="strong: separate normalisation replaces the weights of outcome and turns by 1/std of each group",
     source="arXiv 2505.11821 v1, reference SiliangZeng/Multi-Turn-RL-Agent (two segments only)",
 )
 def mt_grpo(
     group: TrajectoryGroup,
     *,
-    segments: Annotated[
-        Literal["two", "per_turn"], Param("as published, or the usual K-turn form (biased, myopic)")
-    ] = "two",
     turn_coef: Annotated[float, Param("lambda, the weight of the turn advantage", low=0, high=1e6)] = 1.0,
     eps: Eps = 1e-4,
     ddof: Ddof = 1,
@@ -400,28 +339,25 @@ def mt_grpo(
     """Add an outcome advantage and a turn advantage, each normalised separately.
 
     The first segment ends with the first turn that a tool answered without an error. A group of one gets 0
-    (NaN in the reference). Unscored turns add 0 to the sum, and are left out of `per_turn` statistics.
+    (NaN in the reference). Unscored turns add 0 to the sum.
 
     Raises:
         CreditError: if threads overlap.
     """
 
-    def z(name: str, pool: Pool, weight: float = 1.0) -> Term:
-        return minus_mean(name, pool, ddof=ddof, eps=eps, weight=weight)
+    def z(name: str, values: Sequence[float]) -> Term:
+        return minus_mean(name, Pool.of_trajectories(values), ddof=ddof, eps=eps)
 
     scored = read(group)
-    if segments == "two":
-        _refuse_overlap(scored, "mt_grpo with two segments")
-    outcomes = z("outcome", Pool.of_trajectories([each.outcome or 0.0 for each in scored]))
-    if segments == "per_turn":
-        turns = Pool.of_turns([each.turns for each in scored])
-        return [outcomes, *(z("reward", pool, turn_coef) for pool in _at_each_index(turns, scored))]
-    sums = z("turn rewards", Pool.of_trajectories([each.turn_sum for each in scored]), turn_coef)
-    both = z(
-        "turn rewards and outcome",
-        Pool.of_trajectories([each.turn_sum + (each.outcome or 0.0) for each in scored]),
+    _refuse_overlap(scored, "mt_grpo")
+    outcomes = z("outcome", [each.outcome or 0.0 for each in scored])
+    sums = replace(z("turn rewards", [each.turn_sum for each in scored]), weight=turn_coef)
+    both = z("turn rewards and outcome", [each.turn_sum + (each.outcome or 0.0) for each in scored])
+    answered = (
+        (index for index, turn in enumerate(each.turns) if any(r.error is None for r in turn.tool_results))
+        for each in group.trajectories
     )
-    ends = [_first_answered(trajectory) for trajectory in group.trajectories]
+    ends = [next(turns, None) for turns in answered]
     apart = [index for index, end in enumerate(ends) if end is not None]
     first = [(index, turn) for index, end in enumerate(ends) if end is not None for turn in range(end + 1)]
     whole = [index for index, end in enumerate(ends) if end is None]
@@ -430,13 +366,6 @@ def mt_grpo(
         sums.moved([index for index, _ in first], first),
         both.moved(whole, [(index, None) for index in whole]),
     ]
-
-
-def _first_answered(trajectory: Trajectory) -> int | None:
-    for index, turn in enumerate(trajectory.turns):
-        if any(result.error is None for result in turn.tool_results):
-            return index
-    return None
 
 
 # --- step rewards --------------------------------------------------------------------------------------
@@ -459,67 +388,79 @@ def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[T
     """
     scored = read(group)
     _refuse_overlap(scored, "process_supervision")
-    steps = [trajectory.steps for trajectory in scored]
-    pool = Pool.of_turns(steps)
-    term = Term(
-        name="return",
-        values=Pool.of_turns([sum_forward(row, gamma) for row in steps]),
-        pool=pool,
-        is_return=True,
+    steps = [each.steps for each in scored]
+    note = (
+        "the baseline is the mean of all step rewards of the group, discounted, once for each scored turn "
+        "from here on; divided by their standard deviation"
     )
-    if not vary(pool.values):
-        note = "the step rewards of the group do not vary"
-        return [replace(term, baselines=term.values.values, note=note)]
-    centre = mean(pool.values)
-    deviations = [[None if reward is None else reward - centre for reward in row] for row in steps]
-    exact = [each for row in deviations for each in sum_forward(row, gamma)]
-    return [
-        replace(
-            term,
-            baselines=[value - each for value, each in zip(term.values.values, exact, strict=True)],
-            exact=exact,
-            divisor=deviation(pool.values, 0),
-            note="the baseline is the mean of all step rewards of the group, discounted, once for each "
-            "scored turn from here on; divided by their standard deviation",
-        )
-    ]
+    pool = Pool.of_turns(steps)
+    ends = [[True] * len(row) for row in steps]
+    term = _sum_of_z("return", steps, pool, ends=ends, gamma=gamma, eps=None)
+    return [replace(term, is_return=True, note=note if vary(pool.values) else term.note)]
 
 
 @register_estimator(
-    "progress",
-    formula="A[i,k] = sum_{l>=k} p[i,l] gamma^(l-k) / sum_{d=0..l} gamma^d,  p[i,l] = s[i,l] - s before it",
-    bias="no baseline, and an early turn gets a share of later progress instead of all of it",
-    source="potential differences, Ng, Harada and Russell 1999; the smearing is Turnwise's own",
+    "igpo",
+    formula="A[i,k] = z[i,k] + gamma A[i,k+1],  z z-scores of turn rewards and outcomes, jointly or apart",
+    bias="that of process_supervision; apart it also replaces the weights of turns and outcome by 1/std",
+    source="arXiv 2510.14967, reference GuoqingWang1/IGPO of February 2026",
 )
-def progress(
+def igpo(
     group: TrajectoryGroup,
     *,
-    gamma: Annotated[float, Param("share that moves one turn back; 0: none", low=0, high=1)] = 0.5,
+    gamma: Gamma = 1.0,
+    streams: Annotated[
+        Literal["joint", "separate"], Param("one z-score of turn rewards and outcomes, or one of each")
+    ] = "joint",
+    eps: Eps = 1e-6,
 ) -> list[Term]:
-    """Credit each turn's progress, spread backwards, where turn rewards score the state after the turn.
+    """Replace rewards by their z-scores in the group, then sum each turn's own and all later ones.
 
-    Progress is the difference to the last scored state, or 0; the outcome is progress of the last turn. Each
-    piece is shared with earlier turns by weights that sum to 1, so a trajectory's credit adds up to its last
-    state score plus its outcome.
+    As in the reference an unscored turn is part of the step that the next scored turn ends.
 
     Raises:
         CreditError: if threads overlap.
     """
     scored = read(group)
-    _refuse_overlap(scored, "progress")
-    smeared = Pool.of_turns([_smear(trajectory, gamma) for trajectory in scored])
-    note = "progress of this turn and its share of later progress; nothing is compared"
-    return [Term(name="progress", values=smeared, note=note)]
+    _refuse_overlap(scored, "igpo")
+    turns = [each.turns for each in scored]
+    last = [[*[None] * (len(each.turns) - 1), each.outcome] if each.turns else [] for each in scored]
+    ends = [[value is not None for value in row[:-1]] + [True] * bool(row) for row in turns]
+    pools = [Pool.of_turns(turns), Pool.of_turns(last)]
+    if streams == "joint":
+        joint = Pool([*pools[0].places, *pools[1].places], [*pools[0].values, *pools[1].values])
+        pools = [joint, joint]
+    return [
+        _sum_of_z(name, rows, pool, ends=ends, gamma=gamma, eps=eps)
+        for name, rows, pool in zip(("turn rewards", "outcome"), (turns, last), pools, strict=True)
+    ]
 
 
-def _smear(trajectory: Scored, gamma: float) -> list[float]:
-    level, weights = 0.0, 0.0
-    pieces: list[float] = []
-    for index, score in enumerate(trajectory.turns):
-        weights = 1.0 + gamma * weights
-        gained = 0.0 if score is None else score - level
-        level = level if score is None else score
-        if index == len(trajectory.turns) - 1:
-            gained += trajectory.outcome or 0.0
-        pieces.append(gained / weights)
-    return sum_forward(pieces, gamma)
+def _sum_of_z(
+    name: str,
+    rows: Sequence[Sequence[float | None]],
+    pool: Pool,
+    *,
+    ends: Sequence[Sequence[bool]],
+    gamma: float,
+    eps: float | None,
+) -> Term:
+    """Return discounted sums of deviations from the pool's mean, over its deviation (with IGPO's constants).
+
+    Rows and `ends` are `[trajectory][turn]`; a turn that ends no step is part of the next turn's.
+    """
+
+    def sums(centre: float) -> list[list[float]]:
+        return [
+            sum_forward([None if value is None else value - centre for value in row], gamma, own)
+            for row, own in zip(rows, ends, strict=True)
+        ]
+
+    term = Term(name=name, values=Pool.of_turns(sums(0.0)), pool=pool)
+    if not vary(pool.values):
+        return replace(term, baselines=term.values.values, note=f"{name} of the group does not vary")
+    exact = [each for row in sums(mean(pool.values)) for each in row]
+    baselines = [value - each for value, each in zip(term.values.values, exact, strict=True)]
+    unit = deviation(pool.values, 0)
+    unit = unit if eps is None else math.hypot(unit, 1e-4) + eps
+    return replace(term, baselines=baselines, exact=exact, divisor=unit)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from environments.credit.acts import acts_of
-from environments.credit.estimator_registry import ESTIMATORS, describe, terms_of
+from environments.credit.estimator_registry import ESTIMATORS, describe, recorded_terms
 from environments.credit.terms import Advantages, Part, Pool, Term, by_turn
 from environments.trajectory import CreditedGroup, Trajectory, Turn
 from tools.errors import CreditError
@@ -96,8 +96,7 @@ def _compute_terms(credited: CreditedGroup) -> list[list[list[Part]]] | str:
     if describe(name).over_step is not None:
         return f"{name} compares all groups of its step, of which this is one"
     try:
-        terms = terms_of(name, credited.group, **credited.estimator_params)
-        rows = by_turn(terms, [len(trajectory.turns) for trajectory in trajectories])
+        rows = by_turn(recorded_terms(credited), [len(trajectory.turns) for trajectory in trajectories])
     except Exception as error:  # noqa: BLE001  # it may be anybody's code, and the record another version's
         return f"{name} cannot say how: {type(error).__name__}"
     if credited.status == "no_credit" and not all(
@@ -130,9 +129,8 @@ def _entry(
         shown = parts
         notes = [note for term, *_ in parts for note in (NO_PEER * term.has_no_peer, term.note) if note]
         if turn.kind == "summary":
-            notes.insert(
-                0, "a summary is credited as the act that follows it is" if parts else "no summary has credit"
-            )
+            of_act = "a summary is credited as the act that follows it is"
+            notes.insert(0, of_act if parts else "no summary has credit")
         if turn.clock is not None and any(term.is_return for term, *_ in parts):
             notes.append("what follows is what was scored after its request, in any thread")
     if not turn.trained:
@@ -177,9 +175,8 @@ def _describe_term(
 
 def _adds_up(parts: Sequence[Part], advantage: float) -> bool:
     # The tolerance grows with the numbers that were subtracted.
-    size = max(
-        [1.0, *(abs(term.weight * term.values.values[i] / (term.divisor or 1.0)) for term, i, _ in parts)]
-    )
+    sizes = (abs(term.weight * term.values.values[i] / (term.divisor or 1.0)) for term, i, _ in parts)
+    size = max(1.0, max(sizes, default=0.0))
     total = math.fsum(difference for *_, difference in parts)
     return math.isclose(total, advantage, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * size)
 

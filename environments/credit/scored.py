@@ -63,12 +63,20 @@ class Scored:
         return returns
 
 
-def sum_forward(values: Sequence[float | None], gamma: float) -> list[float]:
+def sum_forward(
+    values: Sequence[float | None], gamma: float, ends: Sequence[bool] | None = None
+) -> list[float]:
+    """Return discounted sums from each value on; a turn that ends no step is part of the next one."""
     following = 0.0
     sums: list[float] = []
-    for value in reversed(values):
-        following = (value or 0.0) + gamma * following
-        sums.append(following)
+    if ends is None:  # the usual case, which a test of each value would slow down
+        for value in reversed(values):
+            following = (value or 0.0) + gamma * following
+            sums.append(following)
+    else:
+        for value, is_end in zip(reversed(values), reversed(ends), strict=True):
+            following = (value or 0.0) + gamma * following if is_end else following
+            sums.append(following)
     sums.reverse()
     return sums
 
@@ -90,25 +98,16 @@ def _read(trajectory: Trajectory, index: int) -> Scored:
         check_turns(rewards.turns, index, "reward")
     _check(rewards.outcome, f"outcome of trajectory {index}")
     _check(rewards.score, f"score of trajectory {index}")
-    turns, outcome = (
-        (rewards.turns, rewards.outcome) if rewards.turns is not None else ((None,) * count, rewards.score)
-    )
+    clocks = tuple(turn.clock for turn in trajectory.turns if turn.clock is not None)
+    if clocks and len(clocks) != count:
+        raise CreditError(f"trajectory {index} has clocks on {len(clocks)} of {count} turns; give all one")
     return Scored(
-        turns=turns,
-        outcome=outcome,
+        turns=(None,) * count if rewards.turns is None else rewards.turns,
+        outcome=rewards.score if rewards.turns is None else rewards.outcome,
         score=rewards.score or 0.0,
         threads=tuple(turn.thread for turn in trajectory.turns),
-        clocks=_clocks(trajectory, index),
+        clocks=clocks or None,
     )
-
-
-def _clocks(trajectory: Trajectory, index: int) -> tuple[TurnClock, ...] | None:
-    clocks = tuple(turn.clock for turn in trajectory.turns if turn.clock is not None)
-    if clocks and len(clocks) != len(trajectory.turns):
-        raise CreditError(
-            f"trajectory {index} has clocks on {len(clocks)} of {len(trajectory.turns)} turns; give all one"
-        )
-    return clocks or None
 
 
 def check_turns(values: Sequence[float | None], index: int, what: str) -> None:

@@ -1,14 +1,23 @@
 """Estimators that compare all groups of a training step, such as normalisation over a batch."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Param, register_estimator
-from environments.credit.estimators import Eps, Gamma, Lam, OfOne, Values, alone, gae_term, scores_of
+from environments.credit.estimators import Eps, Gamma, Lam, Values, gae_term, scores_of
 from environments.credit.scored import read
-from environments.credit.terms import Pool, Term, add_up, deviation, minus_mean, vary
+from environments.credit.terms import (
+    Pool,
+    Term,
+    add_up,
+    deviation,
+    minus_mean_unless_single,
+    standardise,
+    vary,
+)
 from environments.trajectory import Trajectory, TrajectoryGroup
 
 Weigh = Literal["tokens", "trajectories"]
@@ -48,16 +57,7 @@ def _whiten(
     variance = math.fsum((value - centre) ** 2 * weight for value, weight in weighed) / (total - ddof)
     unit = math.sqrt(variance + eps) if eps_in == "variance" else math.sqrt(variance) + eps
     return [
-        [
-            *(replace(term, divisor=unit * (term.divisor or 1.0)) for term in own),
-            Term(
-                name="mean of the step",
-                values=Pool.of_turns([[0.0] * turns for turns in shape]),
-                baselines=[centre] * sum(shape),
-                divisor=unit,
-            ),
-        ]
-        for own, shape in zip(terms, shapes, strict=True)
+        standardise(own, shape, centre=centre, unit=unit) for own, shape in zip(terms, shapes, strict=True)
     ]
 
 
@@ -120,9 +120,9 @@ def reinforce_pp(
     source="arXiv 2501.03262, references verl and rLLM",
     over_step=_whiten,
 )
-def reinforce_pp_baseline(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
+def reinforce_pp_baseline(group: TrajectoryGroup) -> list[Term]:
     """Subtract the group's mean score, then normalise over all groups of a training step."""
-    return _centre(group, singleton)
+    return _centre(group)
 
 
 @register_estimator(
@@ -134,7 +134,7 @@ def reinforce_pp_baseline(group: TrajectoryGroup, *, singleton: OfOne = "zero") 
 )
 def grpo_batch(group: TrajectoryGroup) -> list[Term]:
     """Subtract the group's mean score and divide by the deviation of all scores of a training step."""
-    return _centre(group, "zero")
+    return _centre(group)
 
 
 @register_estimator(
@@ -144,13 +144,44 @@ def grpo_batch(group: TrajectoryGroup) -> list[Term]:
     source="arXiv 2504.02546, reference verl",
     over_step=_by_share_of_scored,
 )
-def gpg(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
+def gpg(group: TrajectoryGroup) -> list[Term]:
     """Subtract the group's mean score and scale up by the share of scores in the step that are not 0."""
-    return _centre(group, singleton)
+    return _centre(group)
 
 
-def _centre(group: TrajectoryGroup, singleton: Literal["zero", "raw", "error"]) -> list[Term]:
-    scores = scores_of(read(group))
-    if len(scores.values) == 1:
-        return [alone(scores, singleton, None)]
-    return [minus_mean("score", scores)]
+@register_estimator(
+    "gdpo",
+    formula="A[i,k] = (x[i] - mean x) / sqrt(var x + eps) over all groups of the step,  "
+    "x = Σ_c w_c z(c)[i],  c the sum of turn rewards, and the outcome or each of its named parts",
+    bias="strong: normalising the parts apart replaces their weights by 1/std of each group",
+    source="arXiv 2601.05242, references verl and TRL: normalize_then_sum",
+    over_step=_whiten,
+)
+def gdpo(
+    group: TrajectoryGroup,
+    *,
+    turn_weight: Annotated[float, Param("w of the sum of turn rewards", low=0, high=1e6)] = 1.0,
+    outcome_weight: Annotated[float, Param("w of the outcome's parts", low=0, high=1e6)] = 1.0,
+    group_eps: Annotated[float, Param("added to the deviation in a group", low=0, high=1)] = 1e-6,
+) -> list[Term]:
+    """Normalise each part of the reward in its group, then their sum over all groups of a training step.
+
+    A trajectory without a part that others have is not compared in it.
+    """
+    parts: defaultdict[str | None, dict[int, float]] = defaultdict(dict)
+    for index, (scored, each) in enumerate(zip(read(group), group.trajectories, strict=True)):
+        if any(reward is not None for reward in scored.turns):
+            parts[None][index] = scored.turn_sum
+        if each.rewards and scored.outcome is not None:
+            for name, value in each.rewards.outcome_parts.items():
+                parts[name][index] = value
+    terms: list[Term] = []
+    for name, of in parts.items():
+        pool = Pool([(index, None) for index in of], [*of.values()])
+        term = minus_mean_unless_single(name or "turn rewards", pool, ddof=1, eps=group_eps)
+        terms.append(replace(term, weight=turn_weight if name is None else outcome_weight))
+    return terms or [minus_mean_unless_single("turn rewards", Pool((), ()))]
+
+
+def _centre(group: TrajectoryGroup) -> list[Term]:
+    return [minus_mean_unless_single("score", scores_of(read(group)))]

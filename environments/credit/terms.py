@@ -5,7 +5,7 @@ Statistics are float64, independent of order, and exact where nothing varies.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -50,13 +50,21 @@ class Pool:
     def without(self, trajectory: int) -> "Pool":
         return self.grouped_by([index == trajectory for index, _ in self.places]).get(False, Pool((), ()))
 
-    def grouped_by(self, keys: Iterable[Key]) -> "dict[Key, Pool]":
+    def grouped_by(self, keys: Iterable[Key | None]) -> "dict[Key, Pool]":
+        """Return the values with equal keys, one key per value; those without a key are left out."""
         members: defaultdict[Key, tuple[list[Place], list[float]]] = defaultdict(lambda: ([], []))
         for key, place, value in zip(keys, self.places, self.values, strict=True):
+            if key is None:
+                continue
             places, values = members[key]
             places.append(place)
             values.append(value)
         return {key: Pool(places, values) for key, (places, values) in members.items()}
+
+    def averaged_by(self, keys: Sequence[Hashable]) -> "Pool":
+        """Return this pool with means for values: each value becomes the mean of those that share its key."""
+        means = {key: mean(pool.values) for key, pool in self.grouped_by(keys).items()}
+        return Pool(self.places, [means[key] for key in keys])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +187,26 @@ def minus_mean(
         weight=weight,
         pool=pool,
     )
+
+
+def minus_mean_unless_single(
+    name: str, values: Pool, *, pool: Pool | None = None, ddof: int = 0, eps: float | None = None
+) -> Term:
+    """Return `minus_mean`, but a value that is alone in its pool stays raw, divided by `1 + eps`."""
+    if len((values if pool is None else pool).values) == 1:
+        return Term(name=name, values=values, divisor=None if eps is None else 1.0 + eps, has_no_peer=True)
+    return minus_mean(name, values, pool=pool, ddof=ddof, eps=eps)
+
+
+def standardise(terms: Sequence[Term], turns: Sequence[int], *, centre: float, unit: float) -> list[Term]:
+    """Return terms that add up to what `terms` do, minus `centre` and divided by `unit`."""
+    shift = Term(
+        name="mean of all",
+        values=Pool.of_turns([[0.0] * count for count in turns]),
+        baselines=[centre] * sum(turns),
+        divisor=unit,
+    )
+    return [*(replace(term, divisor=unit * (term.divisor or 1.0)) for term in terms), shift]
 
 
 # --- statistics ----------------------------------------------------------------------------------------

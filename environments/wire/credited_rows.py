@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from environments.trajectory import IGNORED, CreditedGroup, Kept, Message, Span, Trajectory, Turn
+from environments.trajectory import IGNORED, CreditedGroup, Kept, Span, Trajectory, Turn
 
 OpenAIMessage = dict[str, Any]
 
@@ -43,20 +43,12 @@ class RowMessages:
         for turn in turns if rewards else ():
             index = self._of_turn[turn.index]
             spoken[index] = {**spoken[index], "reward": rewards[turn.index]}
-        return (
-            spoken
-            if last.context is None
-            else [*_context_messages(last.context, spoken[:end]), *spoken[end:]]
-        )
-
-
-def _context_messages(
-    context: Sequence[Kept | Message], before: Sequence[OpenAIMessage]
-) -> list[OpenAIMessage]:
-    seen: list[OpenAIMessage] = []
-    for part in context:
-        seen += before[part.start : part.end] if isinstance(part, Kept) else [part.to_openai()]
-    return seen
+        if last.context is None:
+            return spoken
+        before, seen = spoken[:end], list[OpenAIMessage]()
+        for part in last.context:
+            seen += before[part.start : part.end] if isinstance(part, Kept) else [part.to_openai()]
+        return [*seen, *spoken[end:]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,12 @@ class Moments:
         spread = left - distance**2 / count
         return None if spread < -tolerance or (count == 1 and spread > tolerance) else max(spread, 0.0)
 
+    def has_room_for(self, away: float, distance: float, squares: float, taken: int, size: int) -> bool:
+        """Whether a post of `size` rows can take another row, whose score is `away` from the mean."""
+        if taken == 0 or taken >= size:
+            return taken == 0
+        return self.spread(distance + away, squares + away**2, taken + 1, size - taken - 1) is not None
+
 
 def padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRow]:
     for score in scores:
@@ -84,11 +90,6 @@ def padding_scores(taken: Sequence[float], scores: Sequence[float], count: int) 
     return [centre + step, centre - step] * pairs + [centre] * (count % 2)
 
 
-def nearest_scores(taken: Sequence[float], scores: Sequence[float], count: int) -> list[float]:
-    mean = math.fsum(scores) / len(scores)
-    return [mean - math.fsum(score - mean for score in taken) / count] * count if count else []
-
-
 def _pad_in_place(row: TrainingRow) -> TrainingRow:
     return _padding_row(row, row.score, ("group_id", "row"))
 
@@ -130,8 +131,9 @@ def fill_posts(
         rows = [group.rows[sent[index]] for index in post]
         taken, count = [row.score for row in rows], size - len(rows)
         padding = padding_scores(taken, scores, count)
-        if padding is None:
-            padding = nearest_scores(taken, scores, count)
+        if padding is None:  # then with the mean alone
+            mean = math.fsum(scores) / len(scores)
+            padding = [mean - math.fsum(score - mean for score in taken) / count] * count if count else []
         yield replace(group, rows=(*rows, *padding_of(rows[0], padding)))
 
 
@@ -139,52 +141,25 @@ def pack_rows(owners: Sequence[int], scores: Sequence[float], size: int, *, keep
     """Return the row indices of each post.
 
     With `keep_scores` every post gets the mean and deviation of `scores`; otherwise only if that needs no
-    further post.
-    """
-    kept = _pack_exactly(owners, scores, size)
-    if keep_scores or len(kept) <= math.ceil(len(owners) / size):
-        return kept
-    return [list(range(len(owners)))[start : start + size] for start in range(0, len(owners), size)]
-
-
-def _pack_exactly(owners: Sequence[int], scores: Sequence[float], size: int) -> Packing:
-    """Fill posts greedily with the trajectory that has most rows left.
-
-    An exact search hardly ever finds fewer posts, see `tests/environments/wire/test_packing.py`.
+    further post. Posts are filled greedily with the trajectory that has most rows left: an exact search
+    hardly ever finds fewer, see `tests/environments/wire/test_packing.py`.
     """
     left: list[deque[int]] = [deque() for _ in scores]
     for row, owner in enumerate(owners):
         left[owner].append(row)
-    moments, packed = Moments.of(scores), Packing()
+    moments, kept = Moments.of(scores), Packing()
+    away = [score - moments.mean for score in scores]
     while any(left):
-        post = _OpenPost(moments, size)
+        post, distance, squares = list[int](), 0.0, 0.0
         while fitting := [
-            owner for owner, rows in enumerate(left) if rows and post.has_room_for(scores[owner])
+            owner
+            for owner, rows in enumerate(left)
+            if rows and moments.has_room_for(away[owner], distance, squares, len(post), size)
         ]:
             owner = max(fitting, key=lambda owner: len(left[owner]))
-            post.take(left[owner].popleft(), scores[owner])
-        packed.append(sorted(post.rows))
-    return packed
-
-
-class _OpenPost:
-    def __init__(self, moments: Moments, size: int) -> None:
-        self.rows: list[int] = []
-        self._moments, self._size = moments, size
-        self._distance = self._squares = 0.0
-
-    def has_room_for(self, score: float) -> bool:
-        taken, away = len(self.rows) + 1, score - self._moments.mean
-        if taken == 1:
-            return True
-        distance, squares = self._distance + away, self._squares + away**2
-        return (
-            taken <= self._size
-            and self._moments.spread(distance, squares, taken, self._size - taken) is not None
-        )
-
-    def take(self, row: int, score: float) -> None:
-        away = score - self._moments.mean
-        self.rows.append(row)
-        self._distance += away
-        self._squares += away**2
+            post.append(left[owner].popleft())
+            distance, squares = distance + away[owner], squares + away[owner] ** 2
+        kept.append(sorted(post))
+    if keep_scores or len(kept) <= math.ceil(len(owners) / size):
+        return kept
+    return [list(range(len(owners)))[start : start + size] for start in range(0, len(owners), size)]

@@ -68,6 +68,9 @@ def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int
     Raises:
         WireError: if a row is malformed.
     """
+    scored = [(each.score, each.rows) for each in credited.group.trajectories if each.score is not None]
+    owners = [sibling for sibling, (_, rows) in enumerate(scored) for _ in rows]
+    scores = [score for score, _ in scored]
     groups: list[RowGroup] = []
     too_long = 0
     try:
@@ -81,8 +84,10 @@ def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int
             if shape.max_row_tokens is not None:
                 fitting, long = remove_rows(fitting, is_longer_than(shape.max_row_tokens))
                 too_long += long
-            if fitting is not None:
-                groups += _posts(fitting, credited, shape)
+            if fitting is not None and shape.view in ROW_BY_ROW:
+                groups.append(fitting)
+            elif fitting is not None:
+                groups += fill_posts(fitting, owners, scores, shape.rows_per_post)
     except OverflowError as error:
         raise WireError(f"the scores are too large to be normalised: {error}") from error
     return groups, too_long
@@ -112,14 +117,6 @@ def compress(columns: Columns) -> bytes:
         return b"".join([*map(stream.compress, _json(columns)), stream.flush()])
     except orjson.JSONEncodeError as error:
         raise WireError(f"a row is not JSON: {error}") from error
-
-
-def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:
-    if shape.view in ROW_BY_ROW:
-        return iter((group,))
-    scored = [(each.score, each.rows) for each in credited.group.trajectories if each.score is not None]
-    owners = [sibling for sibling, (_, rows) in enumerate(scored) for _ in rows]
-    return fill_posts(group, owners, [score for score, _ in scored], shape.rows_per_post)
 
 
 def _part(group: RowGroup) -> Part:

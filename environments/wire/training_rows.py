@@ -59,7 +59,13 @@ def _problem(row: TrainingRow) -> str | None:
         return problem
     if any(not {"role", "content"} <= message.keys() for message in row.messages or ()):
         return "a message needs role and content"
-    return _span_problem(row)
+    spans = (row.override or {}).get("turn_spans")
+    if spans is None:
+        return None
+    covered = list(chain.from_iterable(range(start, end) for start, end in spans))
+    if covered != [index for index, label in enumerate(mask) if label != IGNORED]:
+        return f"the spans {spans} must cover every trainable token exactly once"
+    return None
 
 
 def _numbers_problem(row: TrainingRow) -> str | None:
@@ -76,16 +82,6 @@ def _numbers_problem(row: TrainingRow) -> str | None:
             return f"{name} must be finite"
         if max(max(values), -min(values)) > LARGEST_FLOAT32:
             return f"{name} are too large for the float32 of a trainer"
-    return None
-
-
-def _span_problem(row: TrainingRow) -> str | None:
-    spans = (row.override or {}).get("turn_spans")
-    if spans is None:
-        return None
-    covered = list(chain.from_iterable(range(start, end) for start, end in spans))
-    if covered != [index for index, label in enumerate(row.mask) if label != IGNORED]:
-        return f"the spans {spans} must cover every trainable token exactly once"
     return None
 
 
@@ -139,21 +135,10 @@ def rows_of(columns: Mapping[str, Any]) -> RowGroup:
             [token if is_trained else IGNORED for token, is_trained in zip(*row, strict=True)]
             for row in zip(columns["tokens"], columns["masks"], strict=True)
         ]
+    fields = ("tokens", "mask", "score", "advantages", "messages", "logprobs", "override")  # as in PER_ROW
+    rows = [dict(zip(fields, row, strict=True)) for row in zip(*table.values(), strict=True)]
     return RowGroup(
-        rows=tuple(
-            TrainingRow(
-                tokens=tokens,
-                mask=mask,
-                score=score,
-                advantages=advantages,
-                messages=messages,
-                logprobs=logprobs,
-                override=override,
-            )
-            for tokens, mask, score, advantages, messages, logprobs, override in zip(
-                *table.values(), strict=True
-            )
-        ),
+        rows=tuple(TrainingRow(**row) for row in rows),
         plain=not group_overrides,
         binary_masks=binary_masks,
         generation_params=columns.get("generation_params"),

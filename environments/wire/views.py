@@ -51,10 +51,11 @@ def every_row(credited: CreditedGroup) -> RowGroup:
 def token_advantages(credited: CreditedGroup) -> RowGroup:
     """Return the view for the trajectory API: a score per row and advantages per token.
 
-    A group without turn rewards is plain scalar GRPO data, with `weight_versions` if known.
+    A group without turn rewards and branches is plain scalar GRPO data, with `weight_versions` if known.
     """
     group = every_row(credited)
-    if any(t.rewards is not None and t.rewards.turns is not None for t in credited.group.trajectories):
+    trajectories = credited.group.trajectories
+    if any(t.trunk is not None or (t.rewards and t.rewards.turns is not None) for t in trajectories):
         return group
     rows: list[TrainingRow] = []
     for row in group.rows:

@@ -1,15 +1,15 @@
 """The `Policy` protocol, its request, and the open row of token ids that a policy may extend."""
 
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import orjson
 
-from environments.trajectory import CompactNumbers, Completion, Message, compact_ids
+from environments.trajectory import CompactNumbers, Completion, Message, TextScore, compact_ids
 from tools.calls import ToolSpec
-from tools.errors import ConfigError
+from tools.errors import ConfigError, PolicyError
 
 
 class OpenRow:
@@ -59,6 +59,23 @@ class OpenRow:
         return bytes(self._json)
 
 
+class CannotEnforceError(PolicyError):
+    """The policy cannot sample under the constraint of a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What an agent demands of a completion: JSON of a schema, a call of a tool, or one call at most."""
+
+    fields: tuple[str, ...]
+    """The fields of the agent's request that demand a schema or a tool."""
+    schema: Mapping[str, Any] | None = None
+    """The JSON schema of its text; `{"type": "object"}` for any JSON object."""
+    tool: str | None = None
+    """The tool that it must call; empty for any."""
+    single_call: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
     """One model call with the whole conversation, so that a policy keeps no state between calls."""
@@ -72,8 +89,6 @@ class CompletionRequest:
     `len(messages)`."""
     tools: tuple[ToolSpec, ...] = ()
     seed: int = 0
-    rollout_seed: int | None = None
-    """The rollout's seed if `seed` belongs to one of its threads."""
     max_tokens: int = 1024
     max_row_tokens: int | None = None
     """Limit of the row of this turn; prompts that are certainly longer need not be rendered."""
@@ -81,6 +96,10 @@ class CompletionRequest:
     """The row of the turns so far, which policies that send token ids extend."""
     prompt_tokens: int | None = None
     """Token count of the prompt if a condenser needed it; may be an estimate."""
+    stops: tuple[str, ...] = ()
+    """Texts after which to stop. The completion keeps them, and may go on where a server does not stop."""
+    constraint: Constraint | None = None
+    """What to enforce while sampling; a policy that cannot raises CannotEnforceError."""
 
     @property
     def number(self) -> int:
@@ -125,6 +144,25 @@ def find_prompt_counter(policy: Policy) -> PromptCounter | None:
     """
     counter: Any = getattr(policy, "prompt_tokens", None)
     return cast("PromptCounter", counter) if callable(counter) else None
+
+
+ScoreText = Callable[[CompletionRequest, str], Awaitable[TextScore]]
+NO_SCORES = (
+    "gives no log-probabilities of a given text; vLLM and SGLang do where they get token ids "
+    "(--openai.server_type vllm, vllm_generate or sglang), and a model in this process"
+)
+
+
+def find_scorer(policy: Policy) -> ScoreText:
+    """Return the policy's method `score(request, text)`, which is optional: it gives a TextScore.
+
+    It scores the text as the beginning of the next assistant message, from the place where the policy would
+    sample. The text is tokenised on its own: no token joins it to the prompt, none of the chat format counts.
+    """
+    scorer: Any = getattr(policy, "score", None)
+    if not callable(scorer):
+        raise ConfigError(f"the policy {policy.name} {NO_SCORES}")
+    return cast("ScoreText", scorer)
 
 
 def find_window(policy: Policy) -> int | None:

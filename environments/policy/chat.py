@@ -2,17 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import orjson
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CannotEnforceError, CompletionRequest
 from environments.policy.inference.chat_reply import (
     ReplyError,
     SampledMessage,
+    SampledTokens,
     call_id,
     read_long_reply,
     remove_row,
@@ -21,9 +22,11 @@ from environments.policy.inference.dialect import (
     Dialect,
     RefusedSettingError,
     is_context_overflow,
+    json_format,
     sampling_of,
+    with_stops,
 )
-from environments.policy.inference.http_client import NoAnswerError, StatusError
+from environments.policy.inference.http_client import NoAnswerError, StatusError, request_body
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, run_rendering
 from environments.policy.rendering.families import HERMES, detect_family, read_text_calls
@@ -59,6 +62,8 @@ class ChatPolicy(ServedModel):
     """The model's chat format, for tool calls in its text; None: derived from its name."""
     tools_in_prompt: bool = False
     """Write tools, calls and results as text; otherwise the server's chat template does."""
+    stop_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields with which the server returns a stop text instead of removing it, so that text and ids agree."""
     sampling: dict[str, Any] = field(init=False, repr=False)
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
     _gives_ids: bool = field(init=False, repr=False, default=False)
@@ -79,31 +84,37 @@ class ChatPolicy(ServedModel):
         sampled = await self._sample(self._limit_tokens(request))
         if self._tool_use.note(request, sampled.message):
             self._tool_use.warn(request, dropped_from=await self._count_without_tools(request, sampled))
-        if sampled.tokens is not None:
-            return Completion(
-                message=sampled.message,
-                finish_reason=sampled.finish_reason,
-                prompt_ids=sampled.tokens.prompt_ids,
-                extends_row=sampled.tokens.extends_row,
-                token_ids=sampled.tokens.token_ids,
-                logprobs=sampled.tokens.logprobs,
-                exact=True,
-                weight_version=sampled.weight_version,
-                weight_spans=sampled.weight_spans,
-                sampling=self.sampling,
+        tokens = sampled.tokens
+        counts: Mapping[str, int] = sampled.usage if tokens is None else {}
+        if tokens is None:
+            tokens = await run_rendering(
+                partial(self._encode, sampled, request),
+                self.renderer,
+                (*new_messages(request), sampled.message),
+                max_tokens=request.max_row_tokens,
             )
-        return await run_rendering(
-            partial(self._approximate, sampled, request),
-            self.renderer,
-            (*new_messages(request), sampled.message),
-            max_tokens=request.max_row_tokens,
+        return Completion(
+            message=sampled.message,
+            finish_reason=sampled.finish_reason,
+            prompt_ids=tokens.prompt_ids,
+            extends_row=tokens.extends_row,
+            fork=tokens.fork,
+            token_ids=tokens.token_ids,
+            logprobs=tokens.logprobs,
+            exact=sampled.tokens is not None,
+            prompt_tokens=counts.get("prompt_tokens"),
+            sampled_tokens=counts.get("completion_tokens"),
+            weight_version=sampled.weight_version,
+            weight_spans=sampled.weight_spans if sampled.tokens is not None else (),
+            sampling=with_stops(self.sampling, request.stops),
         )
 
     async def _count_without_tools(self, request: CompletionRequest, sampled: SampledMessage) -> int | None:
         """Return the server's count of a prompt if it is the same without tools, else None."""
         counted = sampled.usage.get("prompt_tokens")
         try:
-            without = await self._sample(replace(request, tools=(), row=None, max_tokens=_PROBE_TOKENS))
+            bare = replace(request, tools=(), constraint=None, row=None, max_tokens=_PROBE_TOKENS)
+            without = await self._sample(bare)
         except (PolicyError, ContextOverflow):
             return None
         return counted if counted == without.usage.get("prompt_tokens") else None
@@ -132,7 +143,15 @@ class ChatPolicy(ServedModel):
 
     async def _sample(self, request: CompletionRequest) -> SampledMessage:
         dialect, call_prefix = self._dialect, f"{request.seed}_{request.number}"
-        read = partial(self._read, call_prefix=call_prefix, request=request)
+
+        async def read(content: bytes) -> SampledMessage:
+            rest = None if request.row is None else remove_row(content, request.row.json())
+            to_read = content if rest is None else rest
+            sampled = await read_long_reply(to_read, call_prefix, max_tokens=request.max_tokens)
+            if rest is None or sampled.tokens is None:
+                return sampled
+            return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))
+
         while True:
             try:
                 sampled = await self.server.chat(self._body(request, dialect), read)
@@ -166,14 +185,6 @@ class ChatPolicy(ServedModel):
             message=replace(message, content=content, tool_calls=named),
             finish_reason="length" if sampled.finish_reason == "length" else "tool_calls",
         )
-
-    async def _read(self, content: bytes, call_prefix: str, request: CompletionRequest) -> SampledMessage:
-        rest = None if request.row is None else remove_row(content, request.row.json())
-        to_read = content if rest is None else rest
-        sampled = await read_long_reply(to_read, call_prefix, max_tokens=request.max_tokens)
-        if rest is None or sampled.tokens is None:
-            return sampled
-        return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
         url = self.server.chat_url
@@ -216,39 +227,42 @@ class ChatPolicy(ServedModel):
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
         in_prompt = self.tools_in_prompt
         messages = write_tools(request.messages, request.tools) if in_prompt else request.messages
-        lists = {"messages": _encode_messages(messages, dialect.reasoning_field)}
+        lists = {"messages": [_encode_message(each, dialect.reasoning_field) for each in messages]}
         if request.tools and not in_prompt:
             lists["tools"] = [tool.json() for tool in request.tools]
-        return self.encode_body(lists, dialect, seed=request.seed, max_tokens=request.max_tokens)
+        fields = self.body_fields(dialect, seed=request.seed, max_tokens=request.max_tokens)
+        fields |= self._constraint_fields(request)
+        if request.stops and "stop" not in dialect.refused:
+            fields |= {**with_stops(self.extra_body, request.stops), **self.stop_fields}
+        return request_body(fields, lists)
 
-    def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
-        prompt = render_prompt(request, self.renderer)
-        return Completion(
-            message=sampled.message,
-            finish_reason=sampled.finish_reason,
+    def _constraint_fields(self, request: CompletionRequest) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if (constraint := request.constraint) is None:
+            return fields
+        if constraint.schema is not None:
+            fields["response_format"] = json_format(constraint.schema)
+        if constraint.tool is not None:
+            if self.tools_in_prompt:
+                raise CannotEnforceError("a tool cannot be forced while tools are written into the prompt")
+            named = {"type": "function", "function": {"name": constraint.tool}}
+            fields["tool_choice"] = named if constraint.tool else "required"
+        return fields
+
+    def _encode(self, sampled: SampledMessage, request: CompletionRequest) -> SampledTokens:
+        prompt, is_whole = render_prompt(request, self.renderer), sampled.finish_reason != "length"
+        return SampledTokens(
             prompt_ids=prompt.prompt_ids,
             extends_row=prompt.extends_row,
             fork=prompt.fork,
-            token_ids=self.renderer.completion_ids(
-                sampled.message, stopped=sampled.finish_reason != "length"
-            ),
+            token_ids=self.renderer.completion_ids(sampled.message, stopped=is_whole),
             logprobs=None,
-            exact=False,
-            prompt_tokens=sampled.usage.get("prompt_tokens"),
-            sampled_tokens=sampled.usage.get("completion_tokens"),
-            weight_version=sampled.weight_version,
-            sampling=self.sampling,
         )
 
 
-def _encode_messages(messages: Sequence[Message], reasoning: str | None) -> list[bytes]:
-    known = reasoning == "reasoning_content"
-    written: list[bytes] = []
-    for message in messages:
-        if known or message.reasoning is None:
-            written.append(message.json())
-            continue
-        fields = message.to_openai()
-        thoughts = fields.pop("reasoning_content")
-        written.append(orjson.dumps(fields if reasoning is None else {**fields, reasoning: thoughts}))
-    return written
+def _encode_message(message: Message, reasoning: str | None) -> bytes:
+    if message.reasoning is None or reasoning == "reasoning_content":
+        return message.json()
+    fields = message.to_openai()
+    thoughts = fields.pop("reasoning_content")
+    return orjson.dumps(fields if reasoning is None else {**fields, reasoning: thoughts})

@@ -1,7 +1,7 @@
 """An OpenAI-compatible mock server that samples from a script.
 
-It speaks chat and the token wires of vLLM and SGLang, with ids and logprobs equal to those of an in-process
-`ScriptedPolicy` with the same seed.
+It speaks chat and the token wires of vLLM, SGLang and llama.cpp, with ids and logprobs equal to those of an
+in-process `ScriptedPolicy` with the same seed.
 """
 
 import hashlib
@@ -20,22 +20,31 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CompletionRequest, Constraint
 from environments.policy.inference.http_client import list_in, mapping
 from environments.policy.inference.written_messages import MessageError, parse_entry, parse_tools
 from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer, first_stop, run_rendering
+from environments.policy.row_prompt import end_of_stop, first_stop_text
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
+from tools.errors import ConfigError
 
-ServerKind = Literal["plain", "vllm", "sglang"]
+ServerKind = Literal["plain", "vllm", "sglang", "llama.cpp"]
 ScriptFor = Callable[[Sequence[Message]], Script | None]
 Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 _DEFAULT_MAX_TOKENS = 1024
 _DEFAULT_WINDOW = 131_072
 _DEFAULT_VERSION = "default"
-_ABOUT = {"vllm": ("/version",), "sglang": ("/server_info", "/get_model_info"), "plain": ()}
+_CLAMPED = -9999.0
+"""vLLM's -inf."""
+_ABOUT = {
+    "vllm": ("/version",),
+    "sglang": ("/server_info", "/get_model_info"),
+    "llama.cpp": ("/props",),
+    "plain": (),
+}
 _VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "plain": ""}
 _BEFORE_TOOLS = "# Tools\n\nYou may call these functions. Their signatures:\n"
 
@@ -46,12 +55,18 @@ class IdsRequest:
     max_tokens: int
     seed: int
     stop_ids: frozenset[int]
+    stops: tuple[str, ...] = ()
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledIds:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    stop_text: str | None = None
+    """The stop text that ended it."""
+    prompt_logprobs: tuple[float, ...] = ()
+    """Of the text that the prompt ends with; what stands before it has none."""
 
 
 Sampler = Callable[[IdsRequest], Awaitable[SampledIds]]
@@ -77,6 +92,11 @@ class ChatRequest(BaseModel):
     stream: Literal[False] | None = None
     logprobs: bool | None = None
     return_token_ids: bool | None = None
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool = False
+    no_stop_trim: bool = False
+    response_format: dict[str, Any] | None = None
+    tool_choice: Any = None
 
     def to_call(self) -> CompletionRequest:
         messages = tuple(
@@ -94,6 +114,8 @@ class ChatRequest(BaseModel):
             tools=parse_tools(self.tools),
             seed=seed,
             max_tokens=self.max_completion_tokens or self.max_tokens or _DEFAULT_MAX_TOKENS,
+            stops=_texts(self.stop),
+            constraint=_constraint_of(self.model_dump()),
         )
 
 
@@ -123,30 +145,30 @@ def mock_app(
         posts |= {"/v1/completions": mock.completions, "/inference/v1/generate": mock.vllm_generate}
     elif settings.kind == "sglang":
         posts["/generate"] = mock.sglang_generate
+    elif settings.kind == "llama.cpp":
+        posts["/completion"] = mock.llama_cpp_completion
     gets = {"/v1/models": mock.models, **dict.fromkeys(_ABOUT[settings.kind], mock.about)}
     return Starlette(
         routes=[
-            *(Route(path, partial(_respond, answer), methods=["POST"]) for path, answer in posts.items()),
-            *(Route(path, partial(_respond, answer), methods=["GET"]) for path, answer in gets.items()),
-        ],
-        exception_handlers={RefusalError: _refuse},
+            Route(path, partial(_respond, answer), methods=[method])
+            for method, answers in (("POST", posts), ("GET", gets))
+            for path, answer in answers.items()
+        ]
     )
 
 
 async def _respond(answer: Answer, request: Request) -> JSONResponse:
     try:
         body: object = orjson.loads(await request.body() or b"{}")
-    except ValueError as error:
-        raise RefusalError(400, f"no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise RefusalError(400, "the request is not an object")
-    return JSONResponse(await answer(cast("dict[str, Any]", body)))
-
-
-async def _refuse(_: Request, refusal: Exception) -> JSONResponse:
-    assert isinstance(refusal, RefusalError)
-    error = {"message": str(refusal), "type": "invalid_request_error", "param": None, "code": refusal.code}
-    return JSONResponse({"error": error}, status_code=refusal.status)
+        if not isinstance(body, dict):
+            raise RefusalError(400, "the request is not an object")
+        return JSONResponse(await answer(cast("dict[str, Any]", body)))
+    except orjson.JSONDecodeError as error:
+        refusal = RefusalError(400, f"no JSON: {error}")
+    except RefusalError as error:
+        refusal = error
+    about = {"message": str(refusal), "type": "invalid_request_error", "param": None, "code": refusal.code}
+    return JSONResponse({"error": about}, status_code=refusal.status)
 
 
 @dataclass(kw_only=True)
@@ -160,16 +182,19 @@ class _Mock:
     async def models(self, _: Mapping[str, Any]) -> dict[str, Any]:
         kind = self.settings.kind
         entry: dict[str, Any] = {"id": self.settings.model, "object": "model", "created": 0}
-        entry["owned_by"] = "turnwise" if kind == "plain" else kind
-        if kind != "plain":
+        entry["owned_by"] = "turnwise" if kind == "plain" else kind.replace(".", "")
+        if kind in ("vllm", "sglang"):
             entry["max_model_len"] = self.settings.context_tokens or _DEFAULT_WINDOW
         return {"object": "list", "data": [entry]}
 
     async def about(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        if self.settings.kind == "llama.cpp":
+            window = self.settings.context_tokens or _DEFAULT_WINDOW
+            return {"build_info": "b9000", "default_generation_settings": {"n_ctx": window}}
         return {"version": _VERSIONS[self.settings.kind], "model_path": self.settings.model}
 
     async def tokenize(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        text = Message(role="assistant", content=str(body.get("prompt")))
+        text = Message(role="assistant", content=str(body.get("prompt", body.get("content"))))
         ids = self.renderer.completion_ids(text, stopped=False)
         return {"tokens": ids, "count": len(ids)}
 
@@ -193,15 +218,48 @@ class _Mock:
         kind = self.settings.kind
         if kind == "sglang" and "input_ids" in body:
             return await self._sglang_chat(body)
-        if self.settings.context_tokens is not None:
-            fitted = partial(self._limit_tokens, call, self.settings.context_tokens)
-            call = await run_rendering(fitted, self.renderer, call.messages, max_tokens=None)
+        if (window := self.settings.context_tokens) is not None:
+            count = partial(self.renderer.prompt_tokens, call.messages, call.tools)
+            tokens = await run_rendering(count, self.renderer, call.messages, max_tokens=None)
+            if tokens >= window:
+                raise _too_long(window, tokens)
+            call = replace(call, max_tokens=min(call.max_tokens, window - tokens))
         completion = await self._policy(call.messages).complete(call)
-        reply = _chat_reply(asked, completion, self.renderer, self.settings.model)
+        reply = self._chat_reply(asked, completion)
         if kind == "vllm":
             reply["choices"][0] |= self._weight_versions(body, reply["usage"]["completion_tokens"])
         elif kind == "sglang" or self.version != _DEFAULT_VERSION:
             reply["metadata"] = {"weight_version": self.version}
+        return reply
+
+    def _chat_reply(self, asked: ChatRequest, completion: Completion) -> dict[str, Any]:
+        message = completion.message.to_openai()
+        stop = first_stop_text(completion.message.content, _texts(asked.stop))
+        if stop is not None and not (asked.include_stop_str_in_output or asked.no_stop_trim):
+            message["content"] = completion.message.content[: stop[0]]
+        if message.get("tool_calls") and not message["content"]:
+            message["content"] = None
+        logprobs: list[dict[str, Any]] = [
+            {"token": self.renderer.decode([token_id]), "logprob": logprob, "bytes": None, "top_logprobs": []}
+            for token_id, logprob in zip(completion.token_ids, completion.logprobs or (), strict=True)
+        ]
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": message,
+            "finish_reason": completion.finish_reason,
+            "logprobs": {"content": logprobs} if asked.logprobs else None,
+        }
+        reply: dict[str, Any] = {
+            "id": f"chatcmpl-{hashlib.sha256(repr(completion).encode()).hexdigest()[:24]}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": self.settings.model,
+            "choices": [choice],
+            "usage": _usage(len(completion.prompt_ids), len(completion.token_ids)),
+        }
+        if asked.return_token_ids and self.settings.kind != "llama.cpp":
+            reply["prompt_token_ids"] = completion.prompt_ids
+            choice["token_ids"] = completion.token_ids
         return reply
 
     async def _sglang_chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +268,7 @@ class _Mock:
             "index": 0,
             "message": {"role": "assistant", "content": ""},
             "finish_reason": finish_reason(sampled, asked),
-            "matched_stop": sampled.token_ids[-1] if sampled.token_ids[-1] in asked.stop_ids else None,
+            "matched_stop": _stopped_by(sampled, asked),
             "logprobs": {"content": [{"token": "?", "logprob": each} for each in sampled.logprobs]},
         }
         if body.get("return_token_ids"):
@@ -223,8 +281,12 @@ class _Mock:
     async def sglang_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         params = mapping(body.get("sampling_params"))
         max_tokens = params.get("max_new_tokens", 128)
-        asked, sampled = await self._sample(body.get("input_ids"), params, max_tokens)
+        start = body.get("logprob_start_len", -1)
+        asked, sampled = await self._sample(body.get("input_ids"), params, max_tokens, scores=start >= 0)
         meta = self._meta_info(sampled, asked)
+        if start >= 0:
+            scores = zip(_prompt_logprobs(sampled, asked), asked.prompt_ids, strict=True)
+            meta["input_token_logprobs"] = [(each, i, None) for each, i in scores][start:]
         if not body.get("return_logprob"):
             del meta["output_token_logprobs"]
         return {"text": "", "output_ids": sampled.token_ids, "meta_info": meta}
@@ -232,7 +294,7 @@ class _Mock:
     def _meta_info(self, sampled: SampledIds, asked: IdsRequest) -> dict[str, Any]:
         finish: dict[str, Any] = {"type": finish_reason(sampled, asked)}
         if finish["type"] == "stop":
-            finish["matched"] = sampled.token_ids[-1]
+            finish["matched"] = _stopped_by(sampled, asked)
         else:
             finish["length"] = asked.max_tokens
         return {
@@ -248,8 +310,11 @@ class _Mock:
 
     async def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
-        asked, sampled = await self._sample(body.get("prompt"), body, body.get("max_tokens", 16))
+        scores = "prompt_logprobs" in body
+        prompt, max_tokens = body.get("prompt"), body.get("max_tokens", 16)
+        asked, sampled = await self._sample(prompt, body, max_tokens, scores=scores)
         choice = {**self._vllm_choice(sampled, asked, body), "text": ""}
+        choice["prompt_logprobs"] = _vllm_prompt_logprobs(sampled, asked) if scores else None
         if body.get("logprobs") is not None:
             choice["logprobs"] = {
                 "tokens": [f"token_id:{each}" for each in sampled.token_ids],
@@ -263,19 +328,38 @@ class _Mock:
     async def vllm_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
         params = mapping(body.get("sampling_params"))
-        asked, sampled = await self._sample(body.get("token_ids"), params, params.get("max_tokens", 16))
+        scores = "prompt_logprobs" in params
+        ids, max_tokens = body.get("token_ids"), params.get("max_tokens", 16)
+        asked, sampled = await self._sample(ids, params, max_tokens, scores=scores)
         choice = self._vllm_choice(sampled, asked, {"return_weight_versions": True})
         choice["token_ids"] = sampled.token_ids
         if params.get("logprobs") is not None:
             pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
             choice["logprobs"] = {"content": [{"logprob": logprob, "token_id": i} for i, logprob in pairs]}
-        return {"request_id": "generate", "choices": [choice], "usage": None}
+        scored = _vllm_prompt_logprobs(sampled, asked) if scores else None
+        return {"request_id": "generate", "choices": [choice], "usage": None, "prompt_logprobs": scored}
+
+    async def llama_cpp_completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {**body, "stop_token_ids": self.renderer.stop_ids}
+        asked, sampled = await self._sample(body.get("prompt"), fields, body.get("n_predict", 1024))
+        scored = list(zip(sampled.token_ids, sampled.logprobs, strict=True))
+        if sampled.stop_text is not None:
+            # The entries of a stop string are dropped, as many as it has tokens by itself.
+            del scored[-len(self.renderer.text_ids(sampled.stop_text)) :]
+        ended = "limit" if _stopped_by(sampled, asked) is None else "eos"
+        return {
+            "tokens": sampled.token_ids if body.get("return_tokens") else [],
+            "completion_probabilities": [{"id": i, "logprob": logprob} for i, logprob in scored],
+            "tokens_evaluated": len(asked.prompt_ids),
+            "stop_type": "word" if sampled.stop_text is not None else ended,
+            "stopping_word": sampled.stop_text or "",
+        }
 
     def _vllm_choice(self, sampled: SampledIds, asked: IdsRequest, body: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "index": 0,
             "finish_reason": finish_reason(sampled, asked),
-            "stop_reason": sampled.token_ids[-1] if sampled.token_ids[-1] in asked.stop_ids else None,
+            "stop_reason": _stopped_by(sampled, asked),
             "logprobs": None,
             **self._weight_versions(body, len(sampled.token_ids)),
         }
@@ -290,7 +374,7 @@ class _Mock:
             raise RefusalError(404, f"The model `{body.get('model')}` does not exist.", "model_not_found")
 
     async def _sample(
-        self, ids: object, fields: Mapping[str, Any], max_tokens: object
+        self, ids: object, fields: Mapping[str, Any], max_tokens: object, *, scores: bool = False
     ) -> tuple[IdsRequest, SampledIds]:
         given, context_tokens = list_in(ids), self.settings.context_tokens
         if not given or not set(map(type, given)) <= {int}:
@@ -305,28 +389,44 @@ class _Mock:
             max_tokens=max_tokens,
             seed=seed if isinstance(seed, int) else 0,
             stop_ids=frozenset(fields.get("stop_token_ids") or ()),
+            stops=_texts(fields.get("stop")),
+            constraint=_constraint_of(fields),
         )
+        for forced in [each for each, bias in list_in(fields.get("logit_bias")) if bias > 0]:
+            return asked, SampledIds(token_ids=(forced,), logprobs=(0.0,))
         try:
             if self.settings.sampler is not None:
                 return asked, await self.settings.sampler(asked)
-            messages, tools = conversation_of(asked.prompt_ids, self.renderer)
+            end = len(asked.prompt_ids)
+            if scores:  # the text of the last, open assistant message
+                header = self.renderer.prompt_ids((), ())
+                starts = range(end, len(header) - 1, -1)
+                end = next((at for at in starts if asked.prompt_ids[at - len(header) : at] == header), end)
+            messages, tools = conversation_of(asked.prompt_ids[:end], self.renderer)
         except ValueError as error:
             raise RefusalError(400, str(error)) from error
-        completion = await self._policy(messages).complete(
-            CompletionRequest(messages=messages, tools=tools, seed=asked.seed, max_tokens=max_tokens)
-        )
+        call = CompletionRequest(
+            messages=messages, tools=tools, seed=asked.seed, max_tokens=max_tokens, stops=asked.stops,
+            constraint=asked.constraint,
+        )  # fmt: skip
+        policy, text = self._policy(messages), self.renderer.decode(asked.prompt_ids[end:])
+        try:
+            scored = (await policy.score(call, text)).logprobs if text else ()
+        except ConfigError:
+            scored = (_CLAMPED,) * (len(asked.prompt_ids) - end)
+        completion = await policy.complete(call)
         assert completion.logprobs is not None
-        return asked, SampledIds(token_ids=completion.token_ids, logprobs=completion.logprobs)
+        stop = end_of_stop(completion.token_ids, asked.stops, self.renderer.decode)
+        return asked, SampledIds(
+            token_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            stop_text=stop and stop[1],
+            prompt_logprobs=scored,
+        )
 
     def _policy(self, messages: Sequence[Message]) -> ScriptedPolicy:
         script = self.script_for(messages) or generic_script
         return ScriptedPolicy(script, skill=self.skill, renderer=self.renderer)
-
-    def _limit_tokens(self, call: CompletionRequest, context_tokens: int) -> CompletionRequest:
-        room = context_tokens - len(self.renderer.prompt_ids(call.messages, call.tools))
-        if room <= 0:
-            raise _too_long(context_tokens, context_tokens - room)
-        return replace(call, max_tokens=min(call.max_tokens, room))
 
 
 def _too_long(context_tokens: int, prompt_tokens: int) -> RefusalError:
@@ -337,34 +437,15 @@ def _too_long(context_tokens: int, prompt_tokens: int) -> RefusalError:
     return RefusalError(400, message, "context_length_exceeded")
 
 
-def _chat_reply(
-    asked: ChatRequest, completion: Completion, renderer: ChatMLRenderer, model: str
-) -> dict[str, Any]:
-    message = completion.message.to_openai()
-    if message.get("tool_calls") and not message["content"]:
-        message["content"] = None
-    logprobs: list[dict[str, Any]] = [
-        {"token": renderer.decode([token_id]), "logprob": logprob, "bytes": None, "top_logprobs": []}
-        for token_id, logprob in zip(completion.token_ids, completion.logprobs or (), strict=True)
-    ]
-    choice: dict[str, Any] = {
-        "index": 0,
-        "message": message,
-        "finish_reason": completion.finish_reason,
-        "logprobs": {"content": logprobs} if asked.logprobs else None,
-    }
-    reply: dict[str, Any] = {
-        "id": f"chatcmpl-{hashlib.sha256(repr(completion).encode()).hexdigest()[:24]}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [choice],
-        "usage": _usage(len(completion.prompt_ids), len(completion.token_ids)),
-    }
-    if asked.return_token_ids:
-        reply["prompt_token_ids"] = completion.prompt_ids
-        choice["token_ids"] = completion.token_ids
-    return reply
+def _prompt_logprobs(sampled: SampledIds, asked: IdsRequest) -> list[float | None]:
+    """Return one per prompt id, None before the text."""
+    unscored = len(asked.prompt_ids) - len(sampled.prompt_logprobs)
+    return [*[None] * unscored, *sampled.prompt_logprobs]
+
+
+def _vllm_prompt_logprobs(sampled: SampledIds, asked: IdsRequest) -> list[dict[str, Any] | None]:
+    pairs = zip(_prompt_logprobs(sampled, asked), asked.prompt_ids, strict=True)
+    return [None if each is None else {str(i): {"logprob": each, "rank": 1}} for each, i in pairs]
 
 
 def _usage(prompt: int, sampled: int) -> dict[str, int]:
@@ -372,7 +453,29 @@ def _usage(prompt: int, sampled: int) -> dict[str, int]:
 
 
 def finish_reason(sampled: SampledIds, asked: IdsRequest) -> str:
-    return "stop" if sampled.token_ids[-1] in asked.stop_ids else "length"
+    return "length" if _stopped_by(sampled, asked) is None else "stop"
+
+
+def _stopped_by(sampled: SampledIds, asked: IdsRequest) -> str | int | None:
+    last = sampled.token_ids[-1]
+    return sampled.stop_text or (last if last in asked.stop_ids else None)
+
+
+def _constraint_of(fields: Mapping[str, Any]) -> Constraint | None:
+    form, choice = mapping(fields.get("response_format")), fields.get("tool_choice")
+    named = mapping(fields.get("structured_outputs")).get(
+        "json", mapping(form.get("json_schema")).get("schema")
+    )
+    schema = fields.get("json_schema") or named
+    schema = json.loads(schema) if isinstance(schema, str) else schema
+    schema = {"type": "object"} if form.get("type") == "json_object" else schema
+    tool = mapping(mapping(choice).get("function")).get("name", "" if choice == "required" else None)
+    is_free = schema is None and tool is None
+    return None if is_free else Constraint(fields=("response_format",), schema=schema, tool=tool)
+
+
+def _texts(stop: Any) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
 def conversation_of(

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +44,11 @@ def count_tokens(prompt: Prompt, request: CompletionRequest) -> int:
     return len(prompt.prompt_ids) + (0 if row is None else row.size)
 
 
+def first_stop_text(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+    """Return the place of the stop text that begins first, and the stop text."""
+    return min(((text.index(each), each) for each in stops if each in text), default=None)
+
+
 def name_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
     """Return the message with calls named by position, without an unclosed call if the turn was cut."""
     calls: Sequence[Any] = message.tool_calls
@@ -51,6 +57,18 @@ def name_calls(message: Message, request: CompletionRequest, *, is_cut: bool) ->
     prefix = f"call_{request.seed}_{request.number}"
     named = tuple(replace(call, id=f"{prefix}_{index}") for index, call in enumerate(calls))
     return replace(message, tool_calls=named)
+
+
+def end_of_stop(
+    token_ids: Sequence[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> tuple[int, str] | None:
+    """Return the number of ids up to the first stop text, its last id included, and the text."""
+    text = decode(token_ids) if stops else ""
+    found = first_stop_text(text, stops)
+    if found is None:
+        return None
+    end = bisect_left(range(len(token_ids)), True, key=lambda at: found[1] in decode(token_ids[: at + 1]))
+    return end + 1, found[1]
 
 
 _LOG = logging.getLogger(__name__)

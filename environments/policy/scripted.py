@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer, run_rendering
-from environments.policy.row_prompt import count_tokens, name_calls, new_messages, render_prompt
-from environments.trajectory import Completion, Message
+from environments.policy.row_prompt import count_tokens, end_of_stop, name_calls, new_messages, render_prompt
+from environments.trajectory import Completion, Message, TextScore
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
@@ -67,7 +67,9 @@ def _minimal_value(schema: Mapping[str, Any], definitions: Mapping[str, Any], de
             count = int(schema.get("minItems", 0))
             return [_example(schema.get("items", {}), definitions, depth - 1) for _ in range(count)]
         case "integer" | "number":
-            return _number(schema)
+            lowest = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf) + 1)
+            highest = schema.get("maximum", schema.get("exclusiveMaximum", math.inf) - 1)
+            return max(lowest, min(0, highest))
         case "boolean":
             return False
         case "null":
@@ -75,12 +77,6 @@ def _minimal_value(schema: Mapping[str, Any], definitions: Mapping[str, Any], de
         case _:
             text = "example".ljust(int(schema.get("minLength", 0)), "e")
             return text[: int(schema.get("maxLength", len(text)))]
-
-
-def _number(schema: Mapping[str, Any]) -> float:
-    lowest = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf) + 1)
-    highest = schema.get("maximum", schema.get("exclusiveMaximum", math.inf) - 1)
-    return max(lowest, min(0, highest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +152,6 @@ class PlaysByScript(ABC):
         raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
-def policy_for_rollout(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
-    if isinstance(policy, PlaysByScript):
-        return policy.playing_by_script(script, summary, skill)
-    return policy
-
-
 class ScriptedPolicy:
     """Samples from a script without state: equal requests give equal completions."""
 
@@ -188,7 +178,7 @@ class ScriptedPolicy:
 
         Messages with equal tokens count as one. For a cut message, it is the probability of that prefix.
         """
-        choices = await self.choices(request)
+        choices = _constrain(await self.choices(request), request)
         return await run_rendering(
             partial(self._sample, choices, request),
             self._renderer,
@@ -197,10 +187,25 @@ class ScriptedPolicy:
         )
 
     async def choices(self, request: CompletionRequest) -> Sequence[Choice]:
-        script = self._summary if request.kind == "summary" else self._script
+        script, hook = self._script, "scripted_choices"
+        if request.kind == "summary":
+            script, hook = self._summary, "scripted_summary"
         given = script(request.messages, request.tools, self._skill)
-        hook = "scripted_summary" if request.kind == "summary" else "scripted_choices"
         return _validate_choices(await given if inspect.isawaitable(given) else given, hook)
+
+    async def score(self, request: CompletionRequest, text: str) -> TextScore:
+        """Score a text that messages of the script begin with.
+
+        Raises:
+            ConfigError: if the script never writes it there.
+        """
+        ids, mixture = self._renderer.text_ids(text), self._mixture(await self.choices(request))
+        if not any(known[: len(ids)] == ids for known in mixture):
+            raise ConfigError(
+                f"the script never begins a message with {text!r:.100} after {len(request.messages)} "
+                f"messages, so that its log-probability is -inf; add a Choice that does"
+            )
+        return TextScore(logprobs=_logprobs(ids, mixture))
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
         prompt = await run_rendering(
@@ -216,11 +221,12 @@ class ScriptedPolicy:
         weights = [choice.probability for choice in mixture.values()]
         sampled = random.Random(f"{request.seed}:{request.number}").choices(list(mixture), weights)[0]
         token_ids = sampled[: request.max_tokens]
-        message, finish_reason = mixture[sampled].message, "stop"
+        message, is_cut = mixture[sampled].message, len(token_ids) < len(sampled)
+        if stop := end_of_stop(token_ids, request.stops, self._renderer.decode):
+            token_ids = token_ids[: stop[0]]
         if len(token_ids) < len(sampled):
-            message, finish_reason = self._cut_message(token_ids), "length"
-        elif message.tool_calls:
-            finish_reason = "tool_calls"
+            message = self._cut_message(token_ids)
+        finish_reason = "length" if is_cut and not stop else "tool_calls" if message.tool_calls else "stop"
         prompt = render_prompt(request, self._renderer)
         return Completion(
             message=name_calls(message, request, is_cut=False),
@@ -295,6 +301,29 @@ def _validate_choices(given: Any, hook: str) -> Sequence[Choice]:
             f"the probabilities of {hook} sum to {total:.9g} over {len(choices)} choices; make it 1"
         )
     return [choice for choice in choices if choice.probability > 0]
+
+
+def _constrain(choices: Sequence[Choice], request: CompletionRequest) -> Sequence[Choice]:
+    """Return the choices that satisfy the request's constraint, else one example that does."""
+    if (constraint := request.constraint) is None:
+        return choices
+    if constraint.tool is None:
+        kept = [each for each in choices if each.message.tool_calls or _is_json(each.message.content)]
+        example = say(json.dumps(example_of(constraint.schema or {})))
+    else:
+        tools = {tool.name: tool for tool in request.tools if constraint.tool in ("", tool.name)}
+        kept = [each for each in choices if any(call.name in tools for call in each.message.tool_calls)]
+        example = call(next(iter(tools)), example_of(next(iter(tools.values())).parameters))
+    total = math.fsum(each.probability for each in kept)
+    shares = [replace(each, probability=each.probability / total) for each in kept]
+    return shares or [Choice(probability=1.0, message=example)]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choice]) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -14,8 +15,8 @@ from typing import Any, Literal, Protocol
 from environments.policy.inference.chat_reply import (
     FilteredReplyError,
     ReplyError,
-    SampledMessage,
     read_long_reply,
+    replace_surrogates,
 )
 from environments.policy.inference.dialect import (
     CAPTURE,
@@ -25,7 +26,7 @@ from environments.policy.inference.dialect import (
     is_filtered,
     sampling_of,
 )
-from environments.policy.inference.http_client import NoAnswerError, StatusError
+from environments.policy.inference.http_client import NoAnswerError, StatusError, request_body
 from environments.policy.inference.server_kind import ServedModel
 from environments.trajectory import JudgeCall, Message
 from tools.errors import ConfigError, NoModelError, PolicyError, SecondModelError
@@ -97,9 +98,11 @@ class TextModel(ServedModel):
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
         dialect = self._dialect
+        lists = {"messages": [message.json() for message in messages]}
         while True:
+            fields = self.body_fields(dialect, seed=seed, max_tokens=self.max_tokens)
             try:
-                answer = await self.server.chat(self._body(messages, dialect, seed), self._read)
+                answer = await self.server.chat(request_body(fields, lists), self._read)
                 break
             except StatusError as error:
                 if error.status == _TOO_LARGE or is_context_overflow(error):
@@ -119,9 +122,17 @@ class TextModel(ServedModel):
 
     async def _read(self, content: bytes) -> TextAnswer:
         try:
-            return _to_answer(await read_long_reply(content, "", max_tokens=self.max_tokens))
+            sampled = await read_long_reply(content, "", max_tokens=self.max_tokens)
         except FilteredReplyError:
             return TextAnswer(text=None, problem="filtered")
+        text, problem = without_reasoning(sampled.message.content), None
+        if sampled.is_refusal:
+            problem = "refused"
+        elif sampled.finish_reason == "length" or len(text) > LONGEST_ANSWER:
+            problem = "cut"
+        elif not text.strip():
+            problem = "empty"
+        return TextAnswer(text=text[:LONGEST_ANSWER], problem=problem, usage=sampled.usage)
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect | None:
         """Return a simpler dialect, or None if the question must be at fault since others were answered."""
@@ -136,10 +147,6 @@ class TextModel(ServedModel):
         _LOG.warning("%s refuses a part of the request (%s); asking without it", self._url, error.reason)
         return simpler
 
-    def _body(self, messages: Sequence[Message], dialect: Dialect, seed: int) -> bytes:
-        lists = {"messages": [message.json() for message in messages]}
-        return self.encode_body(lists, dialect, seed=seed, max_tokens=self.max_tokens)
-
     def _shape(self) -> dict[str, Any]:
         return sampling_of(self.temperature, self.top_p, self.extra_body)
 
@@ -149,18 +156,6 @@ class TextModel(ServedModel):
     @property
     def _url(self) -> str:
         return self.server.chat_url
-
-
-def _to_answer(sampled: SampledMessage) -> TextAnswer:
-    text = without_reasoning(sampled.message.content)
-    problem = None
-    if sampled.is_refusal:
-        problem = "refused"
-    elif sampled.finish_reason == "length" or len(text) > LONGEST_ANSWER:
-        problem = "cut"
-    elif not text.strip():
-        problem = "empty"
-    return TextAnswer(text=text[:LONGEST_ANSWER], problem=problem, usage=sampled.usage)
 
 
 ROLES = ("judge", "user", "summariser")
@@ -175,29 +170,13 @@ _WANTS_ID = re.compile(re.escape(_WANTED_ID).replace(re.escape("{}"), "([0-9a-f]
 
 def question_id(question: Sequence[Message]) -> str:
     """Return a hash of a question, which no quoted text can contain; stable when rewards are rescored."""
-    content = json.dumps([[message.role, _replace_surrogates(message.content)] for message in question])
+    content = json.dumps([[message.role, replace_surrogates(message.content)] for message in question])
     return hashlib.blake2b(content.encode(), digest_size=_ID_BYTES).hexdigest()
 
 
 def request_id(question: Sequence[Message], wanted: str) -> tuple[Message, ...]:
     *before, last = question
     return (*before, replace(last, content=last.content + _WANTED_ID.format(wanted)))
-
-
-def _split_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
-    asks = _WANTS_ID.search(question[-1].content) if question else None
-    if asks is None:
-        return question, None
-    return [replace(each, content=each.content.removesuffix(asks[0])) for each in question], asks[1]
-
-
-def _insert_id(text: str, wanted: str) -> str:
-    begin, end = text.find("{"), text.rfind("}") + 1
-    try:
-        json.loads(text[begin:end])
-    except (ValueError, RecursionError):
-        return text
-    return f'{text[: begin + 1]}"id": "{wanted}", {text[begin + 1 :]}'
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,6 +188,10 @@ class SecondModel:
         default_factory=dict[tuple[Message, ...], JudgeCall]
     )
     """Recorded answers, which are used instead of new calls."""
+    replayed: dict[tuple[Message, ...], list[JudgeCall]] = field(
+        default_factory=dict[tuple[Message, ...], list[JudgeCall]]
+    )
+    """Answers for a branch, each used once and in order: a question may be asked again in equal words."""
     group: Hashable = None
     unusable_in: set[Hashable] = field(default_factory=set[Hashable], repr=False)
     """Groups without a usable answer since the last usable one, in any rollout."""
@@ -216,9 +199,10 @@ class SecondModel:
 
     async def ask(self, messages: Sequence[Message], *, turn: int | None = None, seed: int) -> TextAnswer:
         question = tuple(
-            replace(message, content=_replace_surrogates(message.content)) for message in messages
+            replace(message, content=replace_surrogates(message.content)) for message in messages
         )
-        if (known := self.recorded.get(question)) is not None:
+        left = self.replayed.get(question)
+        if (known := left.pop(0) if left else self.recorded.get(question)) is not None:
             self.calls.append(known)
             return TextAnswer(text=known.answer)
         hook = self.hook()
@@ -241,10 +225,10 @@ class SecondModel:
         self.unusable_in.clear()
 
     def was_unusable(self, problem: str) -> None:
-        """Count an unusable answer, which an agent's text may have caused.
+        """Count an unusable answer.
 
         Raises:
-            SecondModelError: if three groups in a row had no usable answer; the model counts as down.
+            SecondModelError: if no answer was usable in three groups in a row.
         """
         self.unusable_in.add(self.group)
         if len(self.unusable_in) >= _GROUPS_UNTIL_DOWN:
@@ -264,33 +248,33 @@ class ScriptedAnswers:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        question, wanted = _split_id(messages)
-        given = await self.script(question)
+        asks = _WANTS_ID.search(messages[-1].content) if messages else None
+        if asks is not None:
+            messages = [replace(each, content=each.content.removesuffix(asks[0])) for each in messages]
+        given = await self.script(messages)
         if not isinstance(given, str):
             raise ConfigError(f"{self.name} gave {given!r:.100}; give the text that the model answers")
-        text = _replace_surrogates(given[:LONGEST_ANSWER])
-        text = text if wanted is None else _insert_id(text, wanted)
+        text = replace_surrogates(given[:LONGEST_ANSWER])
+        if asks is not None:
+            begin, end = text.find("{"), text.rfind("}") + 1
+            with suppress(ValueError, RecursionError):
+                json.loads(text[begin:end])
+                text = f'{text[: begin + 1]}"id": "{asks[1]}", {text[begin + 1 :]}'
         return TextAnswer(text=text, problem=None if text.strip() else "empty")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoModel:
-    why: str = "this context was made without one"
-    model: str = ""
+class _NoModel:
+    model = ""
 
     def sampling(self, seed: int) -> Mapping[str, Any]:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        raise NoModelError(f"no model answers: {self.why}")
-
-
-def _replace_surrogates(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        raise NoModelError("no model answers: this context was made without one")
 
 
 def no_model() -> SecondModel:
-    return SecondModel(model=NoModel())
+    return SecondModel(model=_NoModel())
 
 
 _MOST_ANSWERS = 50_000
@@ -379,15 +363,10 @@ class SecondModels:
         if answering is None:
 
             async def played(messages: Sequence[Any]) -> Any:
-                return await call(f"{_hook_name(hook())}: scripted_{role}", script, item, messages)
+                return await call(f"{hook()}: scripted_{role}", script, item, messages)
 
             answering = ScriptedAnswers(name=f"scripted_{role}", script=played)
-        return SecondModel(
-            model=answering,
-            role=role,
-            hook=lambda: _hook_name(hook()),
-            unusable_in=self._unusable_in[role],
-        )
+        return SecondModel(model=answering, role=role, hook=hook, unusable_in=self._unusable_in[role])
 
     async def check(self) -> None:
         for role, model in self._served.items():
@@ -399,7 +378,3 @@ class SecondModels:
     async def aclose(self) -> None:
         for model in self._served.values():
             await model.aclose()
-
-
-def _hook_name(doing: str) -> str:
-    return doing.partition(":")[0]

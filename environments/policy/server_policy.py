@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import NO_SCORES, CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.chat_reply import logprobs_warning
 from environments.policy.inference.dialect import UNCUT
@@ -23,11 +23,15 @@ from environments.policy.inference.token_wires import WIRES, TokenWire
 from environments.policy.rendering.chatml import EMBEDDED, Renderer, load_tokenizer
 from environments.policy.rendering.families import detect_family
 from environments.policy.token_policy import TokenPolicy
-from environments.trajectory import Completion
+from environments.trajectory import Completion, TextScore
 from tools.errors import ConfigError, PolicyError, ServerAway
 from tools.plain_text import one_line
 
 _LOG = logging.getLogger(__name__)
+_STOP_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "vllm": {"include_stop_str_in_output": True},
+    "sglang": {"no_stop_trim": True},
+}
 ServerType = Literal["auto", "chat", "vllm", "sglang", "llama.cpp"]
 
 
@@ -67,6 +71,12 @@ class ServerPolicy:
         policy = self._decided or await self._decide_in_a_rollout()
         return await policy.prompt_tokens(request) if isinstance(policy, TokenPolicy) else None
 
+    async def score(self, request: CompletionRequest, text: str) -> TextScore:
+        policy = self._decided or await self._decide_in_a_rollout()
+        if not isinstance(policy, TokenPolicy):
+            raise ConfigError(f"{self.chat.server.chat_url} {NO_SCORES}")
+        return await policy.score(request, text)
+
     async def check(self) -> None:
         named = self.chat.model
         await self.chat.check()
@@ -103,6 +113,7 @@ class ServerPolicy:
             self.chat.extra_body = {**self.chat.extra_body, "return_weight_versions": True}
         if self.facts.kind == "llama.cpp":
             self.chat.neutral = UNCUT
+        self.chat.stop_fields = _STOP_FIELDS.get(self.facts.kind, {})
         wire, how = self._way()
         asked = self.chat if wire is None else self.renderer
         if getattr(asked, "tools_in_prompt", False):
@@ -172,10 +183,12 @@ class ServedPolicy:
     async def prompt_tokens(self, request: CompletionRequest) -> int | None:
         return await self._server_of(request).prompt_tokens(request)
 
+    async def score(self, request: CompletionRequest, text: str) -> TextScore:
+        return await self._server_of(request).score(request, text)
+
     @property
     def context_tokens(self) -> int | None:
-        known = [each.context_tokens for each in self._servers if each.context_tokens is not None]
-        return min(known, default=None)
+        return min((each.context_tokens for each in self._servers if each.context_tokens), default=None)
 
     async def check(self) -> None:
         for server in self._servers:

@@ -1,16 +1,16 @@
 """The policy that sends and receives token ids: a row continues from the sampled ids, bit for bit."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import orjson
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import NO_SCORES, CannotEnforceError, CompletionRequest
 from environments.policy.inference.chat_reply import ReplyError
-from environments.policy.inference.dialect import is_context_overflow, sampling_of, shaping_fields
+from environments.policy.inference.dialect import is_context_overflow, sampling_of, shaping_fields, with_stops
 from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.model_server import is_transient
 from environments.policy.inference.server_kind import ServedModel
@@ -31,7 +31,7 @@ from environments.policy.row_prompt import (
     new_messages,
     with_token_limit,
 )
-from environments.trajectory import Completion, Message
+from environments.trajectory import Completion, TextScore
 from tools.errors import ConfigError, ContextOverflow, PolicyError, ServerAway
 
 _FORCED = 10_000
@@ -67,13 +67,6 @@ class TokenPolicy(ServedModel):
         return tuple(dict.fromkeys((*self.renderer.stop_ids, *more)))
 
     @cached_property
-    def _stop_texts(self) -> frozenset[Any]:
-        """Texts that end a turn; any other name in a reply is the server's word for a stop token."""
-        given: list[Any] = [self.extra_body.get("stop"), self.extra_body.get("stop_regex")]
-        lists: list[list[Any]] = [each if isinstance(each, list) else [each] for each in given if each]
-        return frozenset(text for each in lists for text in each)
-
-    @cached_property
     def sampling(self) -> Mapping[str, Any]:
         asked = sampling_of(self.temperature, self.top_p, self.extra_body)
         return {name: value for name, value in asked.items() if name != "stop_token_ids"}
@@ -92,12 +85,8 @@ class TokenPolicy(ServedModel):
             max_tokens=fitted.max_tokens,
             seed=request.seed,
             stop_ids=self.stop_ids,
-            sampling=self.sampling,
-            more={
-                name: value
-                for name, value in self.extra_body.items()
-                if name not in shaping_fields(self.extra_body)
-            },
+            sampling={**with_stops(self.sampling, request.stops), **self._constraint_fields(request)},
+            more=self._more,
         )
         reply = await self._ask(asked)
         message = await run_parsing(
@@ -119,8 +108,43 @@ class TokenPolicy(ServedModel):
             exact=True,
             weight_version=reply.weight_version,
             weight_spans=reply.weight_spans,
-            sampling={**self.sampling, **mode},
+            sampling={**asked.sampling, **mode},
         )
+
+    async def score(self, request: CompletionRequest, text: str) -> TextScore:
+        if self.wire.scoring is None:
+            raise ConfigError(f"{self._url} {NO_SCORES}")
+        prompt_ids = (await self._prompt(request)).prompt_ids
+        ids = self.renderer.text_ids(text)
+        tokens = len(prompt_ids) + len(ids)
+        with_token_limit(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
+        asked = TokenRequest(
+            model=self.model,
+            prompt_json=(orjson.dumps([*prompt_ids, *ids])[1:-1],),
+            prompt_tokens=tokens,
+            max_tokens=1,
+            seed=request.seed,
+            stop_ids=(),
+            more=self._more,
+            scored_ids=ids,
+        )
+        reply = await self._ask(self.wire.scoring(asked))
+        return TextScore(logprobs=reply.scored, weight_version=reply.weight_version)
+
+    @property
+    def _more(self) -> Mapping[str, Any]:
+        shaping = shaping_fields(self.extra_body)
+        return {name: value for name, value in self.extra_body.items() if name not in shaping}
+
+    def _constraint_fields(self, request: CompletionRequest) -> Mapping[str, Any]:
+        if (constraint := request.constraint) is None:
+            return {}
+        if constraint.schema is None or request.tools:
+            raise CannotEnforceError(
+                f"{' and '.join(constraint.fields)} beside tools can be enforced by messages alone "
+                f"(--openai.server_type chat)"
+            )
+        return self.wire.constrain(constraint.schema)
 
     async def check_stop_ids(self) -> None:
         """Force each stop id once, where a server ends turns at its model's end tokens alone.
@@ -161,31 +185,20 @@ class TokenPolicy(ServedModel):
         return f"{base.removesuffix('/v1') if self.wire.at_root else base}{self.wire.path}"
 
     async def _prompt(self, request: CompletionRequest) -> Prompt:
+        limits = [each for each in (self.context_tokens, request.max_row_tokens) if each is not None]
+        render = partial(run_rendering, renderer=self.renderer, max_tokens=min(limits, default=None))
         fork = None
         if (row := request.row) is not None and row.token_ids:
             going_on = partial(extend_row, request, row, self.renderer)
             sampled = row.size - row.sampled_start
             try:
-                new_ids = await self._render(going_on, new_messages(request), request, sampled=sampled)
+                new_ids = await render(going_on, messages=new_messages(request), sampled=sampled)
             except CannotExtendError as error:
                 fork = f"renderer: {error}"
             else:
                 return Prompt(prompt_ids=new_ids, extends_row=True)
         whole = partial(self.renderer.prompt_ids, request.messages, request.tools)
-        return Prompt(prompt_ids=await self._render(whole, request.messages, request), fork=fork)
-
-    async def _render(
-        self,
-        work: "partial[tuple[int, ...]]",
-        messages: Sequence[Message],
-        request: CompletionRequest,
-        *,
-        sampled: int = 0,
-    ) -> tuple[int, ...]:
-        limits = [each for each in (self.context_tokens, request.max_row_tokens) if each is not None]
-        return await run_rendering(
-            work, self.renderer, messages, max_tokens=min(limits, default=None), sampled=sampled
-        )
+        return Prompt(prompt_ids=await render(whole, messages=request.messages), fork=fork)
 
     async def _ask(self, asked: TokenRequest) -> TokenReply:
         async def read(content: bytes) -> TokenReply:
@@ -196,7 +209,7 @@ class TokenPolicy(ServedModel):
             reply = await self.server.ask(
                 self.wire.path, self.wire.body(asked), read, at_root=self.wire.at_root
             )
-            return self._cut_at_stop(reply, asked)
+            return reply if asked.scored_ids else self._cut_at_stop(reply, asked)
         except (StatusError, NoAnswerError) as error:
             problem = f"{self._url} {self.describe_failure(error)}"
             if isinstance(error, StatusError) and is_context_overflow(error):
@@ -230,9 +243,11 @@ class TokenPolicy(ServedModel):
         ):
             return replace(reply, finish_reason="length")
         last = reply.token_ids[-1]
-        if reply.finish_reason == "stop" and (
-            reply.stopped_by == last or reply.stopped_by in self._stop_texts
-        ):
+        given: list[Any] = [asked.sampling.get("stop"), asked.sampling.get("stop_regex")]
+        lists: list[list[Any]] = [each if isinstance(each, list) else [each] for each in given if each]
+        texts = [text for each in lists for text in each]
+        # Any other name in a reply is the server's word for a stop token.
+        if reply.finish_reason == "stop" and reply.stopped_by in (last, *texts):
             return reply
         raise ReplyError(
             f"the turn ended with the id {last}, and its ids have none of {sorted(asked.stop_ids)}, which "

@@ -37,7 +37,6 @@ _CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
 _TEXT_KEYS = ("text", "content", "thinking", "reasoning", "summary", "refusal")
 _DEEPEST = 5
 _ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_ID_LENGTH = 9
 _FINISHED: Mapping[str, re.Pattern[str]] = {
     "filtered": re.compile(
         "filter|safety|blocked|blocklist|prohibited|recitation|sensitive|refusal|guardrail"
@@ -45,7 +44,6 @@ _FINISHED: Mapping[str, re.Pattern[str]] = {
     "lost": re.compile("abort|error|cancel|fail|time_?out|insufficient|interrupt|unload"),
     "length": re.compile("length|max|limit|truncat|window"),
 }
-_LONGEST_REASON = 100
 _LONG_BYTES = 1_000_000
 _NAME = b"prompt_token_ids"
 _START = b'"%b":[' % _NAME
@@ -121,6 +119,7 @@ def merge_stream(content: bytes) -> dict[str, Any]:
 class SampledTokens:
     prompt_ids: tuple[int, ...]
     extends_row: bool = False
+    fork: str | None = None
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
 
@@ -142,11 +141,17 @@ def read_tokens(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledT
         )
     if not ids:
         raise NoReplyError(f"the server gave empty {name}; a completion has at least its stop token")
-    token_ids = read_ids(ids, name)
+    token_ids, prompt_ids = read_ids(ids, name), read_ids(prompt, "prompt_token_ids")
+    entries = field_of(object_in(choice, "logprobs"), "content", list, where="logprobs.")
+    logprobs = None if pairs is None else [pair[0] for pair in pairs]
+    try:
+        logprobs = logprobs if entries is None else [entry["logprob"] for entry in entries]
+    except (KeyError, TypeError, IndexError):
+        raise ReplyError(
+            f"logprobs.content holds an entry without a logprob: {reprlib.repr(entries)}"
+        ) from None
     return SampledTokens(
-        prompt_ids=read_ids(prompt, "prompt_token_ids"),
-        token_ids=token_ids,
-        logprobs=read_logprobs(_find_logprobs(choice, pairs), len(token_ids)),
+        prompt_ids=prompt_ids, token_ids=token_ids, logprobs=read_logprobs(logprobs, len(token_ids))
     )
 
 
@@ -187,7 +192,11 @@ def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, 
         )
     text, thoughts, called = _parts(given.get("content"))
     refusal = field_of(given, "refusal", str)
-    reasoning_field, reasoning = _reasoning(given)
+    reasoning, reasoning_field = "", None
+    for name in (*REASONING_FIELDS, *_MORE_REASONING):
+        if reasoning := _text_in(field_of(given, name, str, list, dict)):
+            reasoning_field = name if name in REASONING_FIELDS and isinstance(given[name], str) else None
+            break
     calls = field_of(given, "tool_calls", list) or called
     if not calls and (function := object_in(given, "function_call")):
         calls = [{"function": function}]
@@ -248,7 +257,7 @@ class FilteredReplyError(ReplyError):
 
 def call_id(*names_it: object) -> str:
     number = int.from_bytes(blake2b(repr(names_it).encode(), digest_size=8).digest(), "big")
-    return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
+    return "".join(_ID_CHARS[number // 62**place % 62] for place in range(9))
 
 
 @collector_paused()
@@ -261,9 +270,22 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
         ReplyError: if the reply is not a completion, inconsistent, filtered or aborted.
     """
     reply = _parse(content)
-    choice, given = _choice_and_message(reply, content)
+    choices = field_of(reply, "choices", list)
+    choice: Mapping[str, Any] = choices[0] if choices and _is_first(choices[0]) else {}
+    if choice.get("error"):
+        raise NoReplyError(f"the server gave up: {choice['error']!r:.200}")
+    if choice.get("matched_stop") == NO_NUMBERS:
+        raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
+    given = field_of(choice, "message", dict) or field_of(choice, "delta", dict)
+    if given is None:
+        lacking = "choices.0.message is missing" if choice else "choices are missing or empty"
+        raise NoReplyError(f"no chat completion ({lacking}): {start_of(content)}")
     message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
-    tokens, usage = read_tokens(reply, choice), _usage(reply)
+    tokens, counted = read_tokens(reply, choice), object_in(reply, "usage")
+    counts = {
+        name: field_of(counted, name, int, where="usage.") for name in ("prompt_tokens", "completion_tokens")
+    }
+    usage = {name: count for name, count in counts.items() if count is not None and 0 < count < LARGEST_ID}
     sampled = usage.get("completion_tokens") if tokens is None else len(tokens.token_ids)
     reason = _finish_reason(choice, message, sampled, max_tokens)
     # An empty text with a stop token is a valid completion.
@@ -352,7 +374,9 @@ class _Choice:
                 self.fields[name] = part[name]
 
     def whole(self) -> dict[str, Any]:
-        message = self._message | {name: _join_pieces(pieces) for name, pieces in self._texts.items()}
+        message = dict(self._message)
+        for name, pieces in self._texts.items():
+            message[name] = "".join(pieces) if all(isinstance(each, str) for each in pieces) else pieces
         if self._calls:
             message["tool_calls"] = [
                 {**call, "function": _whole_function(call["function"])} for call in self._calls
@@ -374,7 +398,7 @@ class _Choice:
             _add_function(self._message.setdefault("function_call", {}), function)
         for number, call in enumerate(field_of(delta, "tool_calls", list) or ()):
             if call is not None:
-                self._add_call(_call_object(call, number))
+                self._add_call(_as_object(call, f"tool call {number} is"))
 
     def _add_call(self, piece: Mapping[str, Any]) -> None:
         """Join a piece to the latest call of its index, unless ids differ: ollama gives each call index 0."""
@@ -391,19 +415,9 @@ class _Choice:
 
 
 def _events(content: bytes) -> Iterator[bytes]:
-    lines: list[bytes] = []
-    for line in content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"):
-        if line.startswith(b"data:"):
-            lines.append(line[5:])
-        elif not line and lines:
+    for event in content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n"):
+        if lines := [line[5:] for line in event.split(b"\n") if line.startswith(b"data:")]:
             yield b"\n".join(lines).strip()
-            lines = []
-    if lines:
-        yield b"\n".join(lines).strip()
-
-
-def _join_pieces(pieces: list[Any]) -> Any:
-    return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
 
 
 def _add_function(function: dict[str, Any], piece: Mapping[str, Any]) -> None:
@@ -420,24 +434,12 @@ def _whole_function(function: dict[str, Any]) -> dict[str, Any]:
     return {**function, "arguments": "".join(pieces) if pieces else None}
 
 
-def _find_logprobs(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> list[Any] | None:
-    content = field_of(object_in(choice, "logprobs"), "content", list, where="logprobs.")
-    if content is None:
-        return None if pairs is None else [pair[0] for pair in pairs]
-    try:
-        return [entry["logprob"] for entry in content]
-    except (KeyError, TypeError, IndexError):
-        raise ReplyError(
-            f"logprobs.content holds an entry without a logprob: {reprlib.repr(content)}"
-        ) from None
-
-
-def token_pairs(meta_info: Mapping[str, Any]) -> list[list[Any]] | None:
-    pairs = field_of(meta_info, "output_token_logprobs", list)
+def token_pairs(meta_info: Mapping[str, Any], name: str = "output_token_logprobs") -> list[list[Any]] | None:
+    pairs = field_of(meta_info, name, list)
     if pairs is None:
         return None
     if not all(isinstance(pair, list) and len(cast("list[Any]", pair)) >= 2 for pair in pairs):
-        raise ReplyError(f"output_token_logprobs is not a list of (logprob, id, text): {reprlib.repr(pairs)}")
+        raise ReplyError(f"{name} is not a list of (logprob, id, text): {reprlib.repr(pairs)}")
     return pairs
 
 
@@ -454,7 +456,7 @@ def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
         elif isinstance(part, dict):
             fields = cast("dict[str, Any]", part)
             kind = fields.get("type", "text")
-            if not isinstance(kind, str):
+            if not isinstance(kind, str) or kind not in _TEXT_PARTS | _REASONING_PARTS | _CALL_PARTS:
                 raise ReplyError(f"the message has a content part of type {kind!r:.100}; text is possible")
             if kind in _TEXT_PARTS:
                 where = "a content part's "
@@ -462,20 +464,11 @@ def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
                 texts.append(next((each for each in held if each), ""))
             elif kind in _REASONING_PARTS:
                 thoughts.append(_text_in(fields))
-            elif kind in _CALL_PARTS:
-                calls.append(fields)
             else:
-                raise ReplyError(f"the message has a content part of type {kind!r:.100}; text is possible")
+                calls.append(fields)
         elif part is not None:
             raise ReplyError(f"content holds {reprlib.repr(part)}; text or its parts are possible")
     return "".join(texts), "".join(thoughts), calls
-
-
-def _reasoning(given: Mapping[str, Any]) -> tuple[str | None, str]:
-    for name in (*REASONING_FIELDS, *_MORE_REASONING):
-        if text := _text_in(field_of(given, name, str, list, dict)):
-            return (name if name in REASONING_FIELDS and isinstance(given[name], str) else None), text
-    return None, ""
 
 
 def _text_in(value: object, deepest: int = _DEEPEST) -> str:
@@ -492,15 +485,13 @@ def _text_in(value: object, deepest: int = _DEEPEST) -> str:
 
 
 def _is_first(part: object) -> bool:
-    if not isinstance(part, dict):
-        raise ReplyError(f"choices holds {reprlib.repr(part)}; an object is possible")
-    return (field_of(cast("dict[str, Any]", part), "index", int, where="a choice's ") or 0) == 0
+    return (field_of(_as_object(part, "choices holds"), "index", int, where="a choice's ") or 0) == 0
 
 
-def _call_object(call: object, number: int) -> dict[str, Any]:
-    if not isinstance(call, dict):
-        raise ReplyError(f"tool call {number} is {reprlib.repr(call)}; an object is possible")
-    return cast("dict[str, Any]", call)
+def _as_object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ReplyError(f"{what} {reprlib.repr(value)}; an object is possible")
+    return cast("dict[str, Any]", value)
 
 
 def _calls(given: Sequence[object], call_ids: CallIds) -> tuple[ToolCall, ...]:
@@ -511,31 +502,25 @@ def _calls(given: Sequence[object], call_ids: CallIds) -> tuple[ToolCall, ...]:
         if call is None:
             continue
         where = f"tool call {len(read)}: "
-        fields = _call_object(call, len(read))
+        fields = _as_object(call, f"tool call {len(read)} is")
         inner = (object_in(fields, key, where=where) for key in ("function", "custom"))
         function = next(filter(None, inner), fields)
         given_id = field_of(fields, "id", str, where=where) or ""
         name = field_of(function, "name", str, where=where) or ""
+        named = (function.get(key) for key in ("arguments", "input", "parameters"))
+        arguments = next((each for each in named if each is not None), "{}")
         read.append(
             ToolCall(
                 id=call_ids(len(read)) if given_id in ids else given_id,
                 name=name,
-                arguments=_arguments(function),
+                arguments=arguments
+                if isinstance(arguments, str)
+                else json.dumps(arguments, ensure_ascii=False),
                 status="ok" if name else "missing_name",
             )
         )
         ids.add(read[-1].id)
     return tuple(read)
-
-
-def _arguments(function: Mapping[str, Any]) -> str:
-    for name in ("arguments", "input", "parameters"):
-        arguments = function.get(name)
-        if isinstance(arguments, str):
-            return arguments
-        if arguments is not None:
-            return json.dumps(arguments, ensure_ascii=False)
-    return "{}"
 
 
 def _version_name(version: object) -> str | None:
@@ -554,7 +539,11 @@ def _parse(content: bytes) -> dict[str, Any]:
         check_weight(content)  # counts all events of a stream together
         if content[:200].lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":")):
             return merge_stream(content)
-        reply = _json(content)
+        try:
+            reply: object = read_json(content)
+        except JsonError:
+            text = content.decode(json.detect_encoding(content))
+            reply = replace_surrogates(read_exact_json(text, lenient=True))
     except ReplyError:
         raise
     except ValueError as error:
@@ -565,43 +554,19 @@ def _parse(content: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", reply)
 
 
-def _json(content: bytes) -> object:
-    try:
-        return read_json(content)
-    except JsonError:
-        return _without_surrogates(
-            read_exact_json(content.decode(json.detect_encoding(content)), lenient=True)
-        )
-
-
-def _without_surrogates(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
+    """Return text or JSON with U+FFFD in place of lone surrogates."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_without_surrogates(each) for each in cast("list[Any]", value)]
+        return [replace_surrogates(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {key: _without_surrogates(each) for key, each in cast("dict[str, Any]", value).items()}
+        return {key: replace_surrogates(each) for key, each in cast("dict[str, Any]", value).items()}
     return value
 
 
-def _choice_and_message(
-    reply: Mapping[str, Any], content: bytes
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    choices = field_of(reply, "choices", list)
-    choice: Mapping[str, Any] = choices[0] if choices and _is_first(choices[0]) else {}
-    if choice.get("error"):
-        raise NoReplyError(f"the server gave up: {choice['error']!r:.200}")
-    if choice.get("matched_stop") == NO_NUMBERS:
-        raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
-    message = field_of(choice, "message", dict) or field_of(choice, "delta", dict)
-    if message is None:
-        lacking = "choices.0.message is missing" if choice else "choices are missing or empty"
-        raise NoReplyError(f"no chat completion ({lacking}): {start_of(content)}")
-    return choice, message
-
-
 def classify_finish(reason: str) -> str:
-    word = reason[:_LONGEST_REASON].lower().replace("-", "_")
+    word = reason[:100].lower().replace("-", "_")
     return next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
 
 
@@ -622,11 +587,3 @@ def _finish_reason(
     elif None not in (sampled, max_tokens) and cast("int", sampled) >= cast("int", max_tokens):
         return "length"
     return "tool_calls" if message.tool_calls else "stop"
-
-
-def _usage(reply: Mapping[str, Any]) -> dict[str, int]:
-    counted = object_in(reply, "usage")
-    counts = {
-        name: field_of(counted, name, int, where="usage.") for name in ("prompt_tokens", "completion_tokens")
-    }
-    return {name: count for name, count in counts.items() if count is not None and 0 <= count < LARGEST_ID}

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,8 +12,6 @@ from environments.policy.inference.http_client import StatusError
 from tools.errors import PolicyError
 from tools.json_input import JsonError, read_json
 
-_TOKENS_ARE_ASKED_FOR = "token ids and logprobs are asked for where a server has them"
-_IDS_ARE_SENT = "ids are sent with --openai.server_type vllm, sglang or llama.cpp"
 SET_ELSEWHERE: Mapping[str, str] = {
     "messages": "format_prompt of the environment writes them",
     "model": "set --openai.model_name",
@@ -22,17 +20,21 @@ SET_ELSEWHERE: Mapping[str, str] = {
     "seed": "set --env.seed",
     "temperature": "set --openai.temperature",
     "top_p": "set --openai.top_p",
-    "max_tokens": "set --env.max_tokens_per_turn",
-    "max_completion_tokens": "set --env.max_tokens_per_turn",
-    "max_new_tokens": "set --env.max_tokens_per_turn",
+    **dict.fromkeys(
+        ("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"),
+        "set --env.max_tokens_per_turn",
+    ),
+    "sampling_seed": "set --env.seed",
+    "sampling_params": "give each of its fields by itself",
     "tools": "set `tools` of the environment, or --env.enabled_toolsets",
-    "logprobs": _TOKENS_ARE_ASKED_FOR,
-    "top_logprobs": _TOKENS_ARE_ASKED_FOR,
-    "return_token_ids": _TOKENS_ARE_ASKED_FOR,
-    "prompt": _IDS_ARE_SENT,
-    "input_ids": _IDS_ARE_SENT,
-    "token_ids": _IDS_ARE_SENT,
-    "prompt_token_ids": _IDS_ARE_SENT,
+    **dict.fromkeys(
+        ("logprobs", "top_logprobs", "return_token_ids", "return_tokens", "n_probs", "response_fields"),
+        "token ids and logprobs are asked for where a server has them",
+    ),
+    **dict.fromkeys(
+        ("prompt", "input_ids", "token_ids", "prompt_token_ids"),
+        "ids are sent with --openai.server_type vllm, sglang or llama.cpp",
+    ),
 }
 UNNAMED_MODEL = "default"
 """Stands for the only model of a server."""
@@ -74,7 +76,9 @@ _PROVEN_WITH_IDS = CAPTURE | {"max_tokens", "stream"}
 """A server that once gave token ids supports these."""
 _REASONING = frozenset({"messages.reasoning_content", "messages.reasoning"})
 _TOOLS = frozenset({"tools", "tool_choice"})
-_OPTIONAL = frozenset({"seed", "n", "max_tokens", "stream", *CAPTURE, *_SAMPLING, *_REASONING, *_TOOLS})
+_OPTIONAL = frozenset(
+    {"seed", "n", "max_tokens", "stop", "stream", *CAPTURE, *_SAMPLING, *_REASONING, *_TOOLS}
+)
 _TAKES_NO_TOOLS = re.compile(
     r"requires --enable-auto-tool-choice|requires --jinja|that support tool use|tool use is not supported",
     re.IGNORECASE,
@@ -97,6 +101,9 @@ _FILTER = re.compile(
 
 def validate_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields; ValueError for a reserved name or a value that is not JSON."""
+    ends = fields.get("stop_token_ids", [])
+    if not isinstance(ends, list) or any(type(each) is not int for each in cast("list[object]", ends)):
+        raise ValueError("cannot send stop_token_ids: give a list of token ids, such as [2, 7]")
     for name, value in fields.items():
         if name in SET_ELSEWHERE:
             raise ValueError(f"cannot set {name}: {SET_ELSEWHERE[name]}")
@@ -116,6 +123,19 @@ def validate_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def sampling_of(temperature: float, top_p: float, extra_body: Mapping[str, Any]) -> dict[str, Any]:
     return {"temperature": temperature, "top_p": top_p, **shaping_fields(extra_body)}
+
+
+def with_stops(sampling: Mapping[str, Any], stops: Sequence[str]) -> Mapping[str, Any]:
+    if not stops:
+        return sampling
+    given: Any = sampling.get("stop") or []
+    return {**sampling, "stop": [*dict.fromkeys([*([given] if isinstance(given, str) else given), *stops])]}
+
+
+def json_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    if schema == {"type": "object"}:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 def shaping_fields(extra_body: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +168,10 @@ def find_refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[
 
 
 def remove_quotes(text: str) -> str:
-    return _QUOTED_TEXT.sub(_without_sentences, text)
+    """Remove quoted sentences from a text, and keep quoted names."""
+    return _QUOTED_TEXT.sub(
+        lambda each: inner if _IDENTIFIER.fullmatch(inner := each[0][1:-1]) else " ", text
+    )
 
 
 class RefusedSettingError(PolicyError):
@@ -201,18 +224,28 @@ class Dialect:
             RefusedSettingError: if a setting or a flag of the server must change.
         """
         refused = find_refused_fields(error, _OPTIONAL) - self.refused
-        _raise_for_required(refused, error, sampling, self.section)
+        why = f"({error.status}: {error.reason})"
+        if refused & _TOOLS or _TAKES_NO_TOOLS.search(error.reason):
+            raise RefusedSettingError(
+                f"the server takes no tools {why}: start vLLM with --enable-auto-tool-choice "
+                "--tool-call-parser NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja, or "
+                "take one that calls tools"
+            )
+        if name := next((each for each in sorted(refused & _SAMPLING) if sampling[each] != 1), None):
+            raise RefusedSettingError(
+                f"the server refuses {name} {sampling[name]:g} {why}: set --{self.section}.{name} to 1, "
+                "which is not sent then"
+            )
         if gives_ids:
             refused -= _PROVEN_WITH_IDS
             return replace(self, refused=self.refused | refused) if refused else None
         reason = remove_quotes(error.reason)
-        streams = self.streams or "stream" in refused or bool(_ONLY_STREAMS.search(reason))
         renames = "max_tokens" in refused or bool(_WANTS_COMPLETION_TOKENS.search(reason))
         simpler = replace(
             self,
             refused=self.refused | refused - {"max_tokens", "stream"},
             max_tokens="max_completion_tokens" if renames else self.max_tokens,
-            streams=streams,
+            streams=self.streams or "stream" in refused or bool(_ONLY_STREAMS.search(reason)),
         )
         return None if simpler == self else simpler
 
@@ -259,25 +292,3 @@ def _field_name(steps: list[object] | list[str]) -> str:
     if len(names) > 1 and names[0].startswith("messages"):
         return f"messages.{names[-1]}"
     return names[0] if names else ""
-
-
-def _without_sentences(quoted: re.Match[str]) -> str:
-    inner = quoted[0][1:-1]
-    return inner if _IDENTIFIER.fullmatch(inner) else " "
-
-
-def _raise_for_required(
-    refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any], section: str
-) -> None:
-    why = f"({error.status}: {error.reason})"
-    if refused & _TOOLS or _TAKES_NO_TOOLS.search(error.reason):
-        raise RefusedSettingError(
-            f"the server takes no tools {why}: start vLLM with --enable-auto-tool-choice --tool-call-parser "
-            "NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja, or take one that calls tools"
-        )
-    for name in sorted(refused & _SAMPLING):
-        if sampling[name] != 1:
-            raise RefusedSettingError(
-                f"the server refuses {name} {sampling[name]:g} {why}: set --{section}.{name} to 1, which is "
-                "not sent then"
-            )

@@ -7,6 +7,7 @@ import resource
 import select
 import ssl
 from base64 import b64encode
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _FOR_THE_REST = 64
 """File descriptors for the record, standard streams, the event loop and libraries."""
-_LONGEST_ERROR = 100_000
 _STATUS_BY_NAME = (
     (429, re.compile(r"rate.?limit|too.?many|throttl|resource.?exhausted", re.IGNORECASE)),
     (
@@ -44,13 +44,10 @@ _STATUS_BY_NAME = (
 )
 """Errors of OpenAI, Anthropic, vLLM, SGLang, Google and gateways that a retry may cure."""
 ACCEPTED_ENCODINGS = "gzip, deflate"
-_LONGEST = 300
 _MAX_ANSWER_BYTES = 64 << 20
 """Two million token ids with logprobs fit."""
 _MAX_ERROR_BYTES = 100_000
 _DETAILS_CHARS = 10_000
-
-
 _SHORTEST_SECRET = 4
 """Shorter secrets are hidden only inside URLs, since they occur in ordinary words."""
 
@@ -63,7 +60,6 @@ class Endpoint:
     query: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-
     with_credentials: str = field(default="", repr=False)
     """Never show this."""
 
@@ -78,11 +74,7 @@ class Endpoint:
 
 
 def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoint:
-    """Parse a URL; `name` and `example` are for the error message.
-
-    Raises:
-        ConfigError: if the URL is invalid or the key cannot be a header value.
-    """
+    """Parse a URL; `name` and `example` are for the ConfigError about an invalid one."""
     parts = split_url(url)
     if parts is None:
         raise ConfigError(f"{name} {public_url(url)!r} is not a URL; give one such as {example}")
@@ -125,7 +117,7 @@ def error_fields(content: str | bytes) -> Mapping[str, Any]:
 
 def error_in_success(content: bytes) -> Mapping[str, Any]:
     # Quotes inside JSON strings are escaped, so other replies need no parsing.
-    if len(content) > _LONGEST_ERROR or b'"error"' not in content:
+    if len(content) > _MAX_ERROR_BYTES or b'"error"' not in content:
         return {}
     for line in (content, *content.splitlines()):
         if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
@@ -141,7 +133,7 @@ def error_message(fields: Mapping[str, Any]) -> str | None:
     if isinstance(raw, dict | list):
         raw = orjson.dumps(raw).decode()
     behind = f": {raw}" if isinstance(raw, str) and raw else ""
-    return f"{message}{behind}" if isinstance(message, str) else None
+    return f"{message}{behind}" if isinstance(message, str) and message else None
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -176,8 +168,12 @@ class KeptConnections(TCPConnector):
 
     async def _get(self, key: "ConnectionKey", traces: list["Trace"]) -> "Connection | None":
         while (kept := await super()._get(key, traces)) is not None:
-            if _is_silent(kept):
-                return kept
+            protocol, transport = kept.protocol, kept.transport
+            if protocol is not None and transport is not None and not protocol.should_close:
+                readable = select.poll()
+                readable.register(transport.get_extra_info("socket"), select.POLLIN)
+                if not readable.poll(0):
+                    return kept
             kept.close()
         return None
 
@@ -221,7 +217,7 @@ def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]
 
 
 def start_of(content: bytes) -> str:
-    return one_line(content[: 400 * _LONGEST].decode("utf-8", "replace")) or "(empty)"
+    return one_line(content[:_MAX_ERROR_BYTES].decode("utf-8", "replace")) or "(empty)"
 
 
 def retry_after_s(header: str | None) -> float | None:
@@ -292,32 +288,28 @@ class HttpClient:
             # Not chained: a library's text may quote the URL.
             text = self._without_secrets(reason_of_loss(error))
             raise NoAnswerError(one_line(text), may_pass=not isinstance(error, BodyError)) from None
+        answer = answer.removeprefix(BOM_UTF8)
         error = error_fields(answer) if failed else error_in_success(answer)
-        if failed or error:
-            raise self._refusal(response, answer, error)
-        return answer
-
-    async def close(self) -> None:
-        closing, self._session = self._session, None
-        if closing is not None:
-            await closing.close()
-
-    def _refusal(
-        self, response: aiohttp.ClientResponse, body: bytes, error: Mapping[str, Any]
-    ) -> StatusError:
-        text = self._without_secrets(body.decode("utf-8", "replace"))
+        if not failed and not error:
+            return answer
+        text = self._without_secrets(answer.decode("utf-8", "replace"))
         status, message, code = response.status, error_message(error), _word(error.get("code"))
         if status < 300:
             status = _status(error)
         elif status < 400:
             message = f"it leads to {public_url(response.headers.get('Location', 'nowhere'))}; ask there"
-        return StatusError(
+        raise StatusError(
             status,
             start_of(text.encode()) if message is None else one_line(self._without_secrets(message)),
             code=code and self._without_secrets(code),
             details=text[:_DETAILS_CHARS],
             retry_after_s=retry_after_s(response.headers.get("Retry-After")),
         )
+
+    async def close(self) -> None:
+        closing, self._session = self._session, None
+        if closing is not None:
+            await closing.close()
 
     def _without_secrets(self, text: str) -> str:
         return self._server.without_secrets(
@@ -378,12 +370,3 @@ def _status(fields: Mapping[str, Any]) -> int:
 
 def _word(value: object) -> str | None:
     return str(value)[:100] if isinstance(value, str | int | float) else None
-
-
-def _is_silent(kept: "Connection") -> bool:
-    protocol, transport = kept.protocol, kept.transport
-    if protocol is None or transport is None or protocol.should_close:
-        return False
-    readable = select.poll()
-    readable.register(transport.get_extra_info("socket"), select.POLLIN)
-    return not readable.poll(0)

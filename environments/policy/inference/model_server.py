@@ -87,7 +87,9 @@ class ModelServer:
             StatusError: if the last try got an error reply.
             NoAnswerError: if the last try got no reply.
         """
-        lanes = self._lanes_here()
+        lanes = self._lanes
+        if lanes is None or lanes.loop is not asyncio.get_running_loop():
+            lanes = self._lanes = _Lanes(self.max_concurrency)
         timeout_s = min(self.request_timeout_s, CHECK_TIMEOUT_S) if body is None else self.request_timeout_s
         for tried in range(1, self.tries + 1):
             try:
@@ -103,25 +105,17 @@ class ModelServer:
                 await asyncio.sleep(wait_s)
         raise AssertionError("a server is asked at least once")
 
-    async def ask_once(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
+    async def ask_once(self, path: str, body: bytes | None = None) -> bytes:
         # On a separate connection, since servers may close one after an error.
         client = self._new_client()
-        request = client.request(path, body, at_root=at_root)
         try:
-            return await _limit_time(min(self.request_timeout_s, CHECK_TIMEOUT_S), request)
+            timeout_s = min(self.request_timeout_s, CHECK_TIMEOUT_S)
+            return await _limit_time(timeout_s, client.request(path, body))
         finally:
             await client.close()
 
     async def aclose(self) -> None:
         await self._client.close()
-
-    def _lanes_here(self) -> "_Lanes":
-        loop = asyncio.get_running_loop()
-        if self._lanes is None or self._lanes.loop is not loop:
-            slots = asyncio.Semaphore(self.max_concurrency)
-            requests, replies = Pace(_PER_ITERATION), Pace(_PER_ITERATION)
-            self._lanes = _Lanes(loop=loop, slots=slots, requests=requests, replies=replies)
-        return self._lanes
 
     def wait_for(self, asked_s: float) -> float:
         return min(asked_s, _LONGEST_RETRY_AFTER_S, self.request_timeout_s)
@@ -138,22 +132,21 @@ class ModelServer:
         return _JITTER.uniform(longest / 2, longest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Lanes:
-    loop: asyncio.AbstractEventLoop
-    slots: asyncio.Semaphore
-    requests: Pace
-    replies: Pace
+    def __init__(self, slots: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._slots = asyncio.Semaphore(slots)
+        self._requests, self.replies = Pace(_PER_ITERATION), Pace(_PER_ITERATION)
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None]:
         with measure("waiting for a connection"):
-            await self.slots.acquire()
+            await self._slots.acquire()
         try:
-            await self.requests.step()
+            await self._requests.step()
             yield
         finally:
-            self.slots.release()
+            self._slots.release()
 
 
 def is_transient(error: BaseException) -> bool:
@@ -167,4 +160,4 @@ async def _limit_time(timeout_s: float, request: Awaitable[bytes]) -> bytes:
         async with asyncio.timeout(timeout_s):
             return await request
     except TimeoutError as error:
-        raise NoAnswerError("timed out") from error
+        raise NoAnswerError(f"timed out after {timeout_s:g} s") from error

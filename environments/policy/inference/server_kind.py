@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
@@ -18,7 +18,6 @@ from environments.policy.inference.http_client import (
     StatusError,
     list_in,
     mapping,
-    request_body,
     start_of,
 )
 from environments.policy.inference.model_server import ModelServer, is_transient
@@ -60,7 +59,6 @@ _SIGNS: Mapping[ServerKind, frozenset[str]] = {
 _LOG = logging.getLogger(__name__)
 _BROKEN = frozenset({500, 501})
 """Permanent answers for missing pages; proxies of a busy server answer 502 to 504."""
-_NAMES = ("id", "name", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,7 @@ class ServerFacts:
 
 
 async def examine_server(server: ModelServer, model: str) -> ServerFacts:
-    """Query a server's pages; unknown facts stay unset.
+    """Ask a server what it is; what it does not tell stays unset.
 
     Raises:
         ServerAway: if a page failed after all tries.
@@ -133,12 +131,10 @@ class ServedModel:
     async def aclose(self) -> None:
         await self.server.aclose()
 
-    def encode_body(
-        self, lists: Mapping[str, Iterable[bytes]], dialect: Dialect, *, seed: int, max_tokens: int
-    ) -> bytes:
+    def body_fields(self, dialect: Dialect, *, seed: int, max_tokens: int) -> dict[str, Any]:
         sampling = {"temperature": self.temperature, "top_p": self.top_p}
         fields = dialect.fields(sampling, seed=seed, max_tokens=max_tokens)
-        return request_body({"model": self.model, **self.neutral, **fields, **self.extra_body}, lists)
+        return {"model": self.model, **self.neutral, **fields, **self.extra_body}
 
     def describe_failure(self, error: StatusError | NoAnswerError) -> str:
         tried = f"tried {self.server.tries} times" if is_transient(error) else ""
@@ -205,11 +201,7 @@ TEXTS = (
 async def refuse_other_tokenizer(
     server: ModelServer, model: str, kind: ServerKind, tokenizer: Tokenizer
 ) -> bool:
-    """Compare a tokenizer with the server's on `TEXTS`. Return False if the server has no `/tokenize`.
-
-    Raises:
-        ConfigError: if a text has other ids on the server.
-    """
+    """Raise ConfigError if server and tokenizer give a text other ids; return False without a `/tokenize`."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     for text in TEXTS:
@@ -288,7 +280,7 @@ def _models_in(answer: object) -> list[str] | None:
     if not isinstance(answer, list):
         return None
     entries = cast("list[object]", answer)
-    possible = [[entry, *(mapping(entry).get(name) for name in _NAMES)] for entry in entries]
+    possible = [[entry, *(mapping(entry).get(name) for name in ("id", "name", "model"))] for entry in entries]
     names = [next((name for name in each if isinstance(name, str)), None) for each in possible]
     return None if None in names else cast("list[str]", names)
 

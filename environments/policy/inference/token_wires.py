@@ -1,7 +1,7 @@
 """Token wires: request and reply formats of servers that accept token ids."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -21,7 +21,7 @@ from environments.policy.inference.chat_reply import (
     read_weight_version,
     token_pairs,
 )
-from environments.policy.inference.dialect import UNCUT
+from environments.policy.inference.dialect import UNCUT, json_format
 from environments.policy.inference.http_client import list_in, mapping
 from environments.trajectory import WeightSpan
 from tools.plain_text import one_line
@@ -38,6 +38,8 @@ class TokenRequest:
     stop_ids: tuple[int, ...]
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    scored_ids: tuple[int, ...] = ()
+    """The last ids of the prompt, if the server scores them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class TokenReply:
     stopped_by: int | str | None
     weight_version: str | None
     weight_spans: tuple[WeightSpan, ...] = ()
+    scored: tuple[float, ...] = ()
+    """Log-probabilities of the scored ids."""
 
 
 def _read_choice(content: bytes, request: TokenRequest) -> Mapping[str, Any]:
@@ -67,7 +71,7 @@ def _read_choice(content: bytes, request: TokenRequest) -> Mapping[str, Any]:
         first = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
         where = f": {len(list_in(seen))} for {len(sent)}" if first is None else f", the first at {first}"
         raise ReplyError(f"the model saw other prompt ids than were sent{where}")
-    return choice
+    return {"prompt_logprobs": reply.get("prompt_logprobs"), **choice}
 
 
 def remove_echo(content: bytes, request: TokenRequest) -> bytes:
@@ -129,8 +133,39 @@ class TokenWire:
     body: Callable[[TokenRequest], bytes]
     read: Callable[[bytes, TokenRequest], TokenReply]
     absent: str
+    constrain: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    """Return the sampling fields that enforce a JSON schema."""
+    scoring: Callable[[TokenRequest], TokenRequest] | None = None
+    """Add the fields that have the server score the scored ids."""
     has_stop_ids: bool = True
     """Whether a request names the ids that end a turn; else only the model's own end tokens do."""
+
+
+def _constrain_vllm(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"structured_outputs": {"json": schema}}
+
+
+def _constrain_sglang(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"json_schema": orjson.dumps(schema).decode()}
+
+
+def _score_by_vllm(request: TokenRequest) -> TokenRequest:
+    return replace(request, sampling={"prompt_logprobs": 0})
+
+
+def _score_by_sglang(request: TokenRequest) -> TokenRequest:
+    # The first entry has no logprob.
+    start = request.prompt_tokens - len(request.scored_ids) - 1
+    return replace(request, more={**request.more, "logprob_start_len": start})
+
+
+def _read_scores(pairs: Sequence[Sequence[object]], request: TokenRequest) -> tuple[float, ...]:
+    """Return the logprobs of the scored ids from the (logprob, id) pairs of the prompt's last ids."""
+    tokens = len(request.scored_ids)
+    if not tokens:
+        return ()
+    check_same_ids([pair[1] for pair in pairs[-tokens:]], request.scored_ids)
+    return require_logprobs([pair[0] for pair in pairs[-tokens:]], tokens)
 
 
 def _join_body(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
@@ -159,7 +194,7 @@ def _read_completions(content: bytes, request: TokenRequest) -> TokenReply:
         choice.get("token_ids"), request, "token_ids", ", which vLLM gives from 0.10.2 on"
     )
     logprobs = mapping(choice.get("logprobs")).get("token_logprobs")
-    return _vllm_reply(choice, token_ids, logprobs)
+    return _vllm_reply(choice, token_ids, logprobs, request)
 
 
 # vLLM's `/inference/v1/generate`, with `--enable-scale-out` or `--tokens-only`.
@@ -186,7 +221,7 @@ def _read_vllm_generate(content: bytes, request: TokenRequest) -> TokenReply:
     token_ids = read_sampled_ids(choice.get("token_ids"), request, "token_ids")
     entries = _logprob_entries(choice)
     check_same_ids([_entry_id(entry) for entry in entries], token_ids)
-    return _vllm_reply(choice, token_ids, [mapping(entry).get("logprob") for entry in entries])
+    return _vllm_reply(choice, token_ids, [mapping(entry).get("logprob") for entry in entries], request)
 
 
 def _logprob_entries(choice: Mapping[str, Any]) -> list[object]:
@@ -205,7 +240,13 @@ def _entry_id(entry: object) -> object:
     return name
 
 
-def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs: object) -> TokenReply:
+def _vllm_reply(
+    choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs: object, request: TokenRequest
+) -> TokenReply:
+    ids = request.scored_ids
+    entries = list_in(choice.get("prompt_logprobs"))[-len(ids) :]
+    found = [mapping(mapping(entry).get(str(i))) for i, entry in zip(ids, entries, strict=False)]
+    pairs = [(each.get("logprob"), i) for i, each in zip(ids, found, strict=False)]
     return TokenReply(
         token_ids=token_ids,
         logprobs=require_logprobs(logprobs, len(token_ids)),
@@ -213,6 +254,7 @@ def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs:
         stopped_by=field_of(choice, "stop_reason", int, str),
         weight_version=read_weight_version(choice),
         weight_spans=read_weight_spans(choice),
+        scored=_read_scores(pairs, request),
     )
 
 
@@ -234,13 +276,19 @@ def _sglang_generate_body(request: TokenRequest) -> bytes:
 
 
 def _read_sglang_generate(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = read_object(content)
-    if not reply:
-        raise NoReplyError("no completion (an empty object)")
+    reply = _read_nonempty(content)
     meta = object_in(reply, "meta_info")
     check_prompt_tokens(field_of(meta, "prompt_tokens", int, where="meta_info."), request)
     token_ids = read_sampled_ids(reply.get("output_ids"), request, "output_ids")
-    return _sglang_reply(token_ids, meta)
+    pairs = token_pairs(meta, "input_token_logprobs") if request.scored_ids else None
+    return replace(_sglang_reply(token_ids, meta), scored=_read_scores(pairs or (), request))
+
+
+def _read_nonempty(content: bytes) -> Mapping[str, Any]:
+    reply = read_object(content)
+    if not reply:
+        raise NoReplyError("no completion (an empty object)")
+    return reply
 
 
 def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any]) -> TokenReply:
@@ -312,7 +360,7 @@ def _llama_cpp_body(request: TokenRequest) -> bytes:
 
 
 def _read_llama_cpp(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = read_object(content)
+    reply = _read_nonempty(content)
     check_prompt_tokens(field_of(reply, "tokens_evaluated", int), request)
     token_ids = read_sampled_ids(reply.get("tokens"), request, "tokens")
     entries = [mapping(entry) for entry in field_of(reply, "completion_probabilities", list) or ()]
@@ -326,18 +374,21 @@ def _read_llama_cpp(content: bytes, request: TokenRequest) -> TokenReply:
     return TokenReply(
         token_ids=token_ids,
         logprobs=require_logprobs([entry.get("logprob") for entry in entries], len(token_ids)),
-        finish_reason={"eos": "stop", "word": "stop", "limit": "length"}.get(how or ""),
+        finish_reason=read_finish_reason(_LLAMA_CPP_FINISHES.get(how, how), None),
         stopped_by=text if how == "word" else token_ids[-1] if how == "eos" else None,
         weight_version=None,
     )
 
 
 _LLAMA_CPP_STOP = ("stop_type", "stopping_word")
+_LLAMA_CPP_FINISHES = {"eos": "stop", "word": "stop", "limit": "length", "none": None}
 
 WIRES: Mapping[tuple[str, str], TokenWire] = {
     ("vllm", "completions"): TokenWire(
         path="/completions",
         body=_completions_body,
+        constrain=_constrain_vllm,
+        scoring=_score_by_vllm,
         read=_read_completions,
         absent="it has no /completions; ask by messages, with --openai.server_type chat",
     ),
@@ -345,6 +396,8 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
         path="/inference/v1/generate",
         at_root=True,
         body=_vllm_generate_body,
+        constrain=_constrain_vllm,
+        scoring=_score_by_vllm,
         read=_read_vllm_generate,
         absent="vLLM has /inference/v1/generate when it is started with --enable-scale-out or --tokens-only; "
         "--openai.server_type vllm needs no flag",
@@ -353,12 +406,15 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
         path="/generate",
         at_root=True,
         body=_sglang_generate_body,
+        constrain=_constrain_sglang,
+        scoring=_score_by_sglang,
         read=_read_sglang_generate,
         absent="SGLang has /generate beside /v1; is it SGLang?",
     ),
     ("sglang", "chat"): TokenWire(
         path="/chat/completions",
         body=_sglang_chat_body,
+        constrain=lambda schema: {"response_format": json_format(schema)},
         read=_read_sglang_chat,
         absent="it has no /chat/completions; is it SGLang?",
     ),
@@ -366,6 +422,7 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
         path="/completion",
         at_root=True,
         body=_llama_cpp_body,
+        constrain=lambda schema: {"json_schema": schema},
         read=_read_llama_cpp,
         absent="llama.cpp has /completion beside /v1; is it llama.cpp?",
         has_stop_ids=False,

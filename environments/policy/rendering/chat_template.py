@@ -49,7 +49,12 @@ class ChatTemplate:
         """
         self.source, self.tokens, self.end_ids = source, tokens, end_ids
         texts = {"default": template} if isinstance(template, str) else template
-        environment = _environment()
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        functions: Any = {"raise_exception": _raise_error, "strftime_now": datetime.now().strftime}
+        environment.globals.update(functions)
         try:
             self._compiled = {name: environment.from_string(text) for name, text in texts.items()}
         except TemplateError as error:
@@ -110,21 +115,12 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
+def _raise_error(message: str) -> NoReturn:
+    raise TemplateError(message)
 
-    def raise_exception(message: str) -> NoReturn:
-        raise TemplateError(message)
 
-    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-    environment.filters["tojson"] = tojson
-    functions: dict[str, Any] = {"raise_exception": raise_exception, "strftime_now": datetime.now().strftime}
-    environment.globals.update(functions)
-    return environment
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 def _read_file(name: str, file: str) -> str | None:

@@ -10,7 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from threading import Lock
@@ -18,13 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
-from environments.policy.rendering.hermes import (
-    CALL,
-    JsonCall,
-    make_call,
-    read_hermes_calls,
-    read_json_call,
-)
+from environments.policy.rendering.hermes import CALL, JsonCall, make_call, read_hermes_calls, read_json_call
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, ContextOverflow
@@ -46,6 +40,12 @@ class Renderer(Protocol):
 
     @property
     def stop_ids(self) -> tuple[int, ...]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a message's text alone."""
+        ...
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Return the ids of a conversation, up to the start of the next assistant message."""
@@ -184,7 +184,17 @@ class TokenizerError(ConfigError):
 def load_tokenizer(name: str) -> Tokenizer:
     """Load `embedded`, a local folder or a Hugging Face name."""
     if name == EMBEDDED or Path(name).is_dir():
-        return _tokenizer_in(EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else Path(name))
+        path = (EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else Path(name)) / "tokenizer.json"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"no tokenizer at {path}: {error.strerror}; give a folder that has one"
+            ) from error
+        try:
+            return Tokenizer.from_str(text)
+        except Exception as error:
+            raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
     if name.startswith((".", "/", "~")):
         raise ConfigError(f"no tokenizer folder {name}; give one with a tokenizer.json, or `embedded`")
     try:
@@ -195,18 +205,6 @@ def load_tokenizer(name: str) -> Tokenizer:
             f"no tokenizer {name!r}: {reason}; give `embedded`, a folder with a tokenizer.json, or a "
             f"Hugging Face name"
         ) from error
-
-
-def _tokenizer_in(folder: Path) -> Tokenizer:
-    path = folder / "tokenizer.json"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"no tokenizer at {path}: {error.strerror}; give a folder that has one") from error
-    try:
-        return Tokenizer.from_str(text)
-    except Exception as error:
-        raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
 
 
 START: Final = "<|im_start|>"
@@ -280,12 +278,9 @@ class ChatMLRenderer:
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
 
     def chars_to_encode(self, messages: Sequence[Message]) -> int:
-        return sum(
-            len(each.content)
-            + len(each.reasoning or "")
-            + sum(len(call.arguments) for call in each.tool_calls)
-            for each in messages
-            if ("message", each) not in self._cache and ("body", each) not in self._cache
+        cached = self._cache
+        return count_chars(
+            [each for each in messages if ("message", each) not in cached and ("body", each) not in cached]
         )
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
@@ -297,6 +292,9 @@ class ChatMLRenderer:
     def completion_ids(self, message: Message, *, stopped: bool = True) -> tuple[int, ...]:
         body = self._body(message)
         return body + self._marker(STOP) if stopped else body
+
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        return self._text(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False) if ids else ""
@@ -342,13 +340,11 @@ class ChatMLRenderer:
         if tools:
             system = messages[0].content if messages and messages[0].role == "system" else None
             rest = messages if system is None else messages[1:]
-            yield self._tools_block(system or "", tools)
+            signatures = tuple(tool.signature() for tool in tools)
+            encode = partial(self._encode_tools, system or "", signatures)
+            yield self._cache.get(("tools", system or "", signatures), encode)
         yield from map(self._message, rest)
         yield self._header("assistant")
-
-    def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        signatures = tuple(tool.signature() for tool in tools)
-        return self._cache.get(("tools", system, signatures), lambda: self._encode_tools(system, signatures))
 
     def _encode_tools(self, system: str, signatures: Sequence[str]) -> tuple[int, ...]:
         parts = tools_parts(system, signatures)
@@ -368,21 +364,22 @@ class ChatMLRenderer:
 
     def _body(self, message: Message) -> tuple[int, ...]:
         key = ("body", message.content if message.role == "tool" else message)
-        return self._cache.get(key, lambda: self._encode_body(message))
 
-    def _encode_body(self, message: Message) -> tuple[int, ...]:
-        if message.role == "tool":
-            return self._text(f"\n{message.content}\n")
-        parts: list[tuple[int, ...]] = []
-        if message.reasoning:
-            parts += [self._marker(THINK[0]), self._text(f"\n{message.reasoning}\n"), self._marker(THINK[1])]
-            parts.append(self._text("\n\n"))
-        parts.append(self._text(message.content))
-        for index, call in enumerate(message.tool_calls):
-            if index or message.content:
-                parts.append(self._text("\n"))
-            parts += [self._marker(CALL[0]), self._text(write_call(call)), self._marker(CALL[1])]
-        return _concat(*parts)
+        def encode() -> tuple[int, ...]:
+            if message.role == "tool":
+                return self._text(f"\n{message.content}\n")
+            parts: list[tuple[int, ...]] = []
+            if message.reasoning:
+                thought = self._text(f"\n{message.reasoning}\n")
+                parts += [self._marker(THINK[0]), thought, self._marker(THINK[1]), self._text("\n\n")]
+            parts.append(self._text(message.content))
+            for index, call in enumerate(message.tool_calls):
+                if index or message.content:
+                    parts.append(self._text("\n"))
+                parts += [self._marker(CALL[0]), self._text(write_call(call)), self._marker(CALL[1])]
+            return _concat(*parts)
+
+        return self._cache.get(key, encode)
 
     def _header(self, role: str) -> tuple[int, ...]:
         return self._cache.get(("header", role), lambda: self._marker(START) + self._text(f"{role}\n"))
@@ -424,11 +421,7 @@ async def run_rendering(
     max_tokens: int | None,
     sampled: int = 0,
 ) -> Result:
-    """Return `work()`, in a thread if much text is not in the renderer's cache.
-
-    Raises:
-        ContextOverflow: if the messages certainly have more than `max_tokens`.
-    """
+    """Return `work()`, in a thread for much text; ContextOverflow if it certainly exceeds `max_tokens`."""
     # `isinstance` of a protocol takes 20 µs.
     chars = getattr(renderer, "chars_to_encode", count_chars)(messages)
     if chars >= LONG_CHARS and max_tokens is not None and chars > max_tokens * longest_token(renderer):

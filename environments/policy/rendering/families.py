@@ -13,36 +13,6 @@ from environments.policy.rendering.template_renderer import ReadCalls, TemplateR
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
-LIBRARY_FAMILIES: Final = (
-    "deepseek-r1",
-    "deepseek-v3",
-    "deepseek-v4",
-    "gemma4",
-    "glm-4.5",
-    "glm-5",
-    "glm-5.1",
-    "glm-5.3",
-    "gpt-oss",
-    "hy3",
-    "inkling",
-    "kimi-k2",
-    "kimi-k2.5",
-    "laguna-m.1",
-    "laguna-s-2.1",
-    "laguna-xs-2.1",
-    "laguna-xs.2",
-    "llama-3",
-    "minimax-m2",
-    "nemotron-3",
-    "nemotron-3-ultra",
-    "nemotron-3.5",
-    "prime-qwen3",
-    "qwen3",
-    "qwen3-vl",
-    "qwen3.5",
-    "qwen3.6",
-    "qwen3.8",
-)
 HERMES: Final = "hermes"
 TEXT_FAMILIES: Final = (HERMES, "qwen3-coder")
 ToolsIn = Literal["auto", "template", "prompt"]
@@ -102,6 +72,7 @@ _BY_MODEL: Final = (
     (r"nemotron[-_]3[-_]ultra", "nemotron-3-ultra"),
     (r"nemotron[-_]3", "nemotron-3"),
 )
+LIBRARY_FAMILIES: Final = tuple(sorted({name for _, name in _BY_MODEL} - {_CHATML, *TEXT_FAMILIES}))
 
 
 def family_names() -> tuple[str, ...]:

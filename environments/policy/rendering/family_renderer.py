@@ -23,6 +23,7 @@ from environments.trajectory import Message
 from tools.calls import CallStatus, ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
 from tools.extras import needs_extra
+from tools.plain_text import utf8_text
 
 _STATUSES: Final[Mapping[str, CallStatus]] = {
     "ok": "ok",
@@ -57,12 +58,14 @@ def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
         properties = (tool.parameters.get("properties", {}) for tool in tools if tool.name == name)
         arguments, fixed = _from_python(arguments, next(properties, {}))  # pyright: ignore[reportUnknownArgumentType]
         status = "ok" if fixed else status
-    if status == "ok":
-        status = _call_status(name, found.raw)
+    if status == "ok" and not name:
+        status = "missing_name"
+    elif status == "ok" and len(_OPENED.findall(found.raw)) != len(_CLOSED.findall(found.raw)):
+        status = "malformed"  # a value that is not closed, which the library drops silently
     return ToolCall(
         id=f"call_{index}",
-        name=name,
-        arguments=_text(found.raw, arguments),
+        name=utf8_text(name),
+        arguments=utf8_text(_text(found.raw, arguments)),
         status=status,
         span=found.token_span,
     )
@@ -79,14 +82,6 @@ def _text(raw: str, arguments: Any) -> str:
             if json.loads(candidate) == arguments:
                 return candidate
     return json.dumps(arguments, ensure_ascii=False)
-
-
-def _call_status(name: str, raw: str) -> CallStatus:
-    """Detect values that are not closed, which the library drops silently."""
-    if not name:
-        return "missing_name"
-    opened, closed = (len(pattern.findall(raw)) for pattern in (_OPENED, _CLOSED))
-    return "ok" if opened == closed else "malformed"
 
 
 def _from_python(arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -110,6 +105,8 @@ def _allows_text(schema: Mapping[str, Any]) -> bool:
 
 
 AsText = Callable[[str], str]
+_Named = dict[str, tuple[str, str]]
+"""Ids of our calls, each with the id that the library gets and the function's name."""
 
 
 def library_messages(messages: Sequence[Message], as_text: AsText) -> list[dict[str, Any]]:
@@ -117,14 +114,10 @@ def library_messages(messages: Sequence[Message], as_text: AsText) -> list[dict[
 
     Calls are numbered through the conversation, since Kimi's format contains these ids.
     """
-    named: dict[str, tuple[str, str]] = {}
+    named: _Named = {}
     numbers = count()
     given: list[dict[str, Any]] = []
     for message in messages:
-        if message.role == "tool":
-            written_id, name = named.get(message.tool_call_id or "", (message.tool_call_id, None))
-            given.append(_library_result(message, written_id, name, as_text))
-            continue
         for call in message.tool_calls:
             named[call.id] = (f"functions.{call.name}:{next(numbers)}", call.name)
         given.append(_library_message(message, named, as_text))
@@ -137,11 +130,9 @@ def library_replies(
     names = iter([(call_id(call, index), call.name) for index, call in enumerate(found)])
     given: list[dict[str, Any]] = []
     for message in messages:
-        if message.role == "tool":
-            written_id, name = next(names, (message.tool_call_id, None))
-            given.append(_library_result(message, written_id, name, as_text))
-        else:
-            given.append(_library_message(message, {}, as_text))
+        answered = next(names, None) if message.role == "tool" else None
+        named = {} if answered is None else {message.tool_call_id or "": answered}
+        given.append(_library_message(message, named, as_text))
     return given
 
 
@@ -149,18 +140,11 @@ def call_id(found: Any, index: int) -> str:
     return found.id or f"functions.{found.name}:{index}"
 
 
-def _library_result(
-    message: Message, written_id: str | None, name: str | None, as_text: AsText
-) -> dict[str, Any]:
-    given = {"role": "tool", "content": as_text(message.content)}
-    if written_id:
-        given["tool_call_id"] = as_text(written_id)
-    if name:
-        given["name"] = as_text(name)
-    return given
-
-
-def _library_message(message: Message, named: dict[str, tuple[str, str]], as_text: AsText) -> dict[str, Any]:
+def _library_message(message: Message, named: _Named, as_text: AsText) -> dict[str, Any]:
+    if message.role == "tool":
+        written_id, name = named.get(message.tool_call_id or "", (message.tool_call_id, None))
+        texts = {"content": message.content, "tool_call_id": written_id or None, "name": name or None}
+        return {"role": "tool", **{key: as_text(text) for key, text in texts.items() if text is not None}}
     calls = [call for call in message.tool_calls if is_object(call)]
     others = [
         f"{call.name}({call.arguments})" if call.name else call.arguments
@@ -223,6 +207,7 @@ class MarkerBreaks:
         return text
 
     def pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield (piece, whether it is a marker); breaks are removed."""
         end = 0
         for start, marker in self._find(text):
             yield _remove_breaks(text[end:start]), False
@@ -282,7 +267,7 @@ class FamilyTokenizer:
         self._tokenizer.encode_special_tokens = True
         self._drop_space = frozenset(token.content for token in added.values() if token.rstrip)
         self._marker_ids = frozenset(self.markers.values())
-        self._in_encoded = MarkerBreaks(self.markers)
+        self.in_encoded = MarkerBreaks(self.markers)
         self._in_messages = MarkerBreaks([*self.markers, *_TEXT_MARKERS])
 
     @property
@@ -298,10 +283,6 @@ class FamilyTokenizer:
     def from_message(self, text: str) -> str:
         return self._in_messages.insert_breaks(text)
 
-    def split(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield (piece, whether it is a marker); breaks are removed."""
-        return self._in_encoded.pieces(text)
-
     def encode(self, text: str, **_: Any) -> list[int]:
         """Encode the library's text: its markers become control tokens, broken ones text."""
         ids: list[int] = []
@@ -309,7 +290,7 @@ class FamilyTokenizer:
             self.missing.append(text)
             return [0]
         drops_space = False
-        for each, is_marker in self.split(text):
+        for each, is_marker in self.in_encoded.pieces(text):
             piece = each.lstrip() if drops_space and not is_marker else each
             drops_space = is_marker and each in self._drop_space
             if is_marker:
@@ -327,7 +308,7 @@ class FamilyTokenizer:
         if self._marker_ids.isdisjoint(ids):
             return ids
         # Unigram vocabularies find a marker in text, too.
-        parts = map(_remove_breaks, self._in_encoded.insert_breaks(text).split(_BREAK))
+        parts = map(_remove_breaks, self.in_encoded.insert_breaks(text).split(_BREAK))
         encoded = self._tokenizer.encode_batch_fast(list(filter(None, parts)), add_special_tokens=False)
         return [each for encoding in encoded for each in encoding.ids]
 
@@ -432,6 +413,9 @@ class TokenizerRenderer:
     def longest_token(self) -> int:
         return self._tokenizer.longest_token()
 
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(self._tokenizer.from_message(text)))
+
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids)
 
@@ -446,7 +430,16 @@ class FamilyRenderer(TokenizerRenderer):
         super().__init__(tokenizer, model_name=model_name)
         self.name = family
         self._known_tools: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        self._library = _create_renderer(family, self._tokenizer)
+        create, library_config = _library_parts(family)
+        try:
+            self._library = create(self._tokenizer, library_config)
+        except Exception as error:
+            lacking = ", ".join(_missing_markers(family, self._tokenizer))
+            reason = f"the tokenizer lacks {lacking}" if lacking else " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"the chat format {family} cannot be used with this tokenizer: {reason}; "
+                f"give --env.tokenizer_name of a {family} model, or another --openai.family"
+            ) from error
         question = [{"role": "user", "content": "?"}]
         self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._library.get_stop_token_ids()))
@@ -505,16 +498,22 @@ class FamilyRenderer(TokenizerRenderer):
 
     def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
         read = self._read_by_library(token_ids, tools, prompt_ids=self._opening)
-        end = self._reasoning_end(token_ids, read.tool_calls)
-        if end is None:
+        marker = self.markers.get(self._think[1])
+        spans = [call.token_span for call in read.tool_calls if call.token_span is not None]
+        if not spans or marker is None:
+            return read
+        # The library ends reasoning at a call. If it is closed later, the call was only a thought; a marker
+        # inside a call is content.
+        closings = (index for index, token_id in enumerate(token_ids) if token_id == marker)
+        end = next((i for i in closings if not any(start < i < after for start, after in spans)), None)
+        if end is None or spans[0][0] >= end:
             return read
         rest = self._read_by_library(token_ids[end:], tools, prompt_ids=self._opening)
         thought = self.decode(token_ids[:end]).strip()
-        spans = [
-            each.token_span and (each.token_span[0] + end, each.token_span[1] + end)
+        calls = [
+            replace(each, token_span=each.token_span and tuple(at + end for at in each.token_span))
             for each in rest.tool_calls
         ]
-        calls = [replace(call, token_span=span) for call, span in zip(rest.tool_calls, spans, strict=True)]
         thought = thought.removeprefix(self._think[0]).strip()
         return replace(rest, reasoning_content=thought, tool_calls=calls)
 
@@ -540,20 +539,6 @@ class FamilyRenderer(TokenizerRenderer):
             think_end_id=think_end,
             think_start_id=think,
         )
-
-    def _reasoning_end(self, token_ids: Sequence[int], calls: Sequence[Any]) -> int | None:
-        """Return where reasoning ends if the library read calls inside it, else None.
-
-        The library ends reasoning at a call. If it is closed later, the call was only a thought; a marker
-        inside a call is content.
-        """
-        marker = self.markers.get(self._think[1])
-        spans = [call.token_span for call in calls if call.token_span is not None]
-        if not spans or marker is None:
-            return None
-        closings = (index for index, token_id in enumerate(token_ids) if token_id == marker)
-        end = next((i for i in closings if not any(start < i < after for start, after in spans)), None)
-        return end if end is not None and spans[0][0] < end else None
 
     @cached_property
     def _think(self) -> tuple[str, str]:
@@ -591,21 +576,8 @@ def _message(read: Any, tools: Sequence[ToolSpec]) -> Message:
 
 @cache
 def text_reader(family: str) -> FamilyRenderer:
-    tokenizer = FamilyTokenizer(byte_tokenizer(()))
-    return FamilyRenderer(family, byte_tokenizer(_missing_markers(family, tokenizer)))
-
-
-def _create_renderer(family: str, tokenizer: FamilyTokenizer) -> Any:
-    create, config = _library_parts(family)
-    try:
-        return create(tokenizer, config)
-    except Exception as error:
-        lacking = ", ".join(_missing_markers(family, tokenizer))
-        reason = f"the tokenizer lacks {lacking}" if lacking else " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"the chat format {family} cannot be used with this tokenizer: {reason}; "
-            f"give --env.tokenizer_name of a {family} model, or another --openai.family"
-        ) from error
+    markers = _missing_markers(family, FamilyTokenizer(byte_tokenizer(())))
+    return FamilyRenderer(family, byte_tokenizer(markers))
 
 
 def _missing_markers(family: str, tokenizer: FamilyTokenizer) -> list[str]:

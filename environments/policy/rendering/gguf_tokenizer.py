@@ -66,7 +66,14 @@ def write_tokenizer_folder(gguf: Path) -> Path:
 
 
 def _make_files(gguf: Path) -> Mapping[str, str]:
-    metadata = _read_metadata(gguf)
+    with needs_extra("smol", "a GGUF"):
+        reader: Any = import_module("gguf").GGUFReader
+    try:
+        fields: Mapping[str, Any] = reader(gguf).fields
+        names = [name for name in fields if name.startswith("tokenizer.")]
+        metadata = {re.sub(r"tokenizer\.(ggml\.)?", "", name): fields[name].contents() for name in names}
+    except (OSError, ValueError, LookupError, OverflowError) as error:
+        raise ConfigError(f"{gguf} is no whole GGUF: {error}") from error
     kind: Any = metadata.get("model")
     pre: Any = metadata.get("pre")
     if kind != "gpt2" or pre not in _SPLITS:
@@ -88,17 +95,6 @@ def _make_files(gguf: Path) -> Mapping[str, str]:
         "tokenizer_config.json": json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **config}),
         "chat_template.jinja": metadata["chat_template"],
     }
-
-
-def _read_metadata(gguf: Path) -> Mapping[str, Any]:
-    with needs_extra("smol", "a GGUF"):
-        reader: Any = import_module("gguf").GGUFReader
-    try:
-        fields: Mapping[str, Any] = reader(gguf).fields
-        names = [name for name in fields if name.startswith("tokenizer.")]
-        return {re.sub(r"tokenizer\.(ggml\.)?", "", name): fields[name].contents() for name in names}
-    except (OSError, ValueError, LookupError, OverflowError) as error:
-        raise ConfigError(f"{gguf} is no whole GGUF: {error}") from error
 
 
 def _make_tokenizer(metadata: Mapping[str, Any], tokens: list[str], pre: str) -> Tokenizer:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from tools.calls import CallStatus, ToolCall
+from tools.plain_text import utf8_text
 
 CALL: Final = ("<tool_call>", "</tool_call>")
 
@@ -18,7 +19,7 @@ _QUOTES = ("'", '"', "`", "\u201c", "\u201e", "\u00ab")
 _INLINE = ("<tool_call>{", "<tool_call> {")
 """Openings of calls quoted in a sentence; real ones have a line break before the JSON."""
 _CONTEXT_CHARS = 200
-_SPACE = " \t\r\n"
+_SEPARATOR = re.compile(r"[ \t\r\n]*+([{:,}])[ \t\r\n]*+")
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
 _ARGUMENTS = ("arguments", "parameters", "args")
 _DECODER = json.JSONDecoder()
@@ -81,16 +82,18 @@ def read_blocks(
     content: str, tags: tuple[str, str], read: Callable[[Block], Sequence[ToolCall]]
 ) -> tuple[str, tuple[ToolCall, ...]]:
     """Return (content without calls, calls named `call_0`, `call_1`, …)."""
-    blocks = [(block, read(block)) for block in find_blocks(content, *tags)]
     kept = [
         (block, calls)
-        for block, calls in blocks
-        if calls and (block.own_line or any(call.status == "ok" for call in calls))
+        for block in find_blocks(content, *tags)
+        if (calls := read(block)) and (block.own_line or any(call.status == "ok" for call in calls))
     ]
     if not kept:
         return content, ()
+    ends = [0, *(block.end for block, _ in kept)]
+    starts = [*(block.start for block, _ in kept), len(content)]
+    pieces = (content[end:start].strip() for end, start in zip(ends, starts, strict=True))
     found = number_calls([call for _, calls in kept for call in calls])
-    return _remove_blocks(content, [block for block, _ in kept]), found
+    return "\n".join(filter(None, pieces)), found
 
 
 def read_hermes_calls(content: str, _: object = None) -> tuple[str, tuple[ToolCall, ...]]:
@@ -107,13 +110,6 @@ def number_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     return tuple(replace(call, id=f"call_{index}", span=None) for index, call in enumerate(calls))
 
 
-def _remove_blocks(content: str, found: Sequence[Block]) -> str:
-    ends = [0, *(block.end for block in found)]
-    starts = [*(block.start for block in found), len(content)]
-    pieces = (content[end:start].strip() for end, start in zip(ends, starts, strict=True))
-    return "\n".join(filter(None, pieces))
-
-
 class JsonCall(NamedTuple):
     name: str
     arguments: str
@@ -121,6 +117,7 @@ class JsonCall(NamedTuple):
 
 
 def make_call(name: str, arguments: str) -> JsonCall:
+    name, arguments = utf8_text(name), utf8_text(arguments)  # JSON can escape half of a character
     if not name:
         return JsonCall(name, arguments, "missing_name")
     try:
@@ -148,33 +145,22 @@ def read_json_call(text: str) -> JsonCall:
 
 
 def _fields(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
-    after = _skip(text, 0, "{")
-    separator = text[after : after + 1]
-    end = after
+    _, after = _separator(text, 0, "{")
+    separator, after = _separator(text, after, "}") if text[after : after + 1] == "}" else (",", after)
     while separator != "}":
         key, end = _DECODER.raw_decode(text, after)
-        start = _skip(text, end, ":")
+        _, start = _separator(text, end, ":")
         value, end = _DECODER.raw_decode(text, start)
         if not isinstance(key, str):
             raise ValueError("a key is not a string")
         yield key, (value, text[start:end])
-        end = _spaces(text, end)
-        separator = text[end : end + 1]
-        if separator not in (",", "}"):
-            raise ValueError(f"no , or }} at {end}")
-        after = _spaces(text, end + 1)
-    if text[end + 1 :].strip(_SPACE):
+        separator, after = _separator(text, end, ",}")
+    if after < len(text):
         raise ValueError("something after the object")
 
 
-def _skip(text: str, start: int, expected: str) -> int:
-    start = _spaces(text, start)
-    if text[start : start + 1] != expected:
-        raise ValueError(f"no {expected} at {start}")
-    return _spaces(text, start + 1)
-
-
-def _spaces(text: str, start: int) -> int:
-    while start < len(text) and text[start] in _SPACE:
-        start += 1
-    return start
+def _separator(text: str, start: int, expected: str) -> tuple[str, int]:
+    found = _SEPARATOR.match(text, start)
+    if found is None or found[1] not in expected:
+        raise ValueError(f"none of {expected} at {start}")
+    return found[1], found.end()

@@ -158,16 +158,14 @@ class TemplateRenderer(TokenizerRenderer):
                 fields |= {"tool_call_id": as_text(call_id), "name": as_text(name)}
             for call in message.tool_calls:
                 named[call.id] = f"call{len(named):05}", call.name  # some templates accept only such ids
-                function = {"name": as_text(call.name), "arguments": self._arguments(call)}
+                if not is_object(call):
+                    raise TemplateRefusal("the arguments of a call are not an object")
+                arguments = self._as_arguments(map_text(json.loads(call.arguments or "{}"), as_text))
+                function = {"name": as_text(call.name), "arguments": arguments}
                 written = {"id": named[call.id][0], "type": "function", "function": function}
                 fields.setdefault("tool_calls", []).append(written)
             described.append(fields)
         return described
-
-    def _arguments(self, call: ToolCall) -> Any:
-        if not is_object(call):
-            raise TemplateRefusal("the arguments of a call are not an object")
-        return self._as_arguments(map_text(json.loads(call.arguments or "{}"), self._tokenizer.from_message))
 
     def _as_arguments(self, arguments: Mapping[str, Any]) -> Any:
         return arguments if self._takes_objects else json.dumps(arguments, ensure_ascii=False)
@@ -190,12 +188,9 @@ class TemplateRenderer(TokenizerRenderer):
         user, system = self._problem(_USER), self._problem(_SYSTEM, _USER)
         answer = self._problem(_USER, _ANSWER) or self._problem(_USER, _ANSWER, opened=False)
         needed = {"a user": user, "an assistant": answer, "a system": system if system == _LEAVES_OUT else ""}
-        for role, problem in needed.items():
-            if problem:
-                source = self._template.source
-                raise TokenizerError(
-                    f"the chat template of {source}, given {role} message, {problem}; {_ADVICE}"
-                )
+        if role := next((role for role, problem in needed.items() if problem), None):
+            given = f"the chat template of {self._template.source}, given {role} message"
+            raise TokenizerError(f"{given}, {needed[role]}; {_ADVICE}")
         self._takes_users_in_a_row = not self._problem(_USER, _LATER_USER)
         self._takes_system = not system
         self._takes_later_system = not self._problem(_USER, _ANSWER, _SYSTEM)
@@ -226,7 +221,7 @@ class TemplateRenderer(TokenizerRenderer):
     def _find_stop_ids(self) -> tuple[int, ...]:
         given = self._describe([*_OPENING, _ANSWER])
         _, _, behind = self._render(given, (), opened=False).rpartition(_ANSWER.content)
-        written = [text for text, is_marker in self._tokenizer.split(behind) if is_marker][:1]
+        written = [text for text, is_marker in self._tokenizer.in_encoded.pieces(behind) if is_marker][:1]
         texts = [*written, self._template.tokens.get("eos_token", "")]
         known = [self.markers[text] for text in texts if text in self.markers]
         ids = tuple(dict.fromkeys([*known, *self._template.end_ids]))

@@ -30,7 +30,8 @@ def write_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
         if is_result:
             content = f"{RESPONSE[0]}\n{message.content}\n{RESPONSE[1]}"
         else:
-            calls = [f"{CALL[0]}{write_call(call)}{CALL[1]}" for call in message.tool_calls]
+            given = [replace(call, arguments=call.arguments or "{}") for call in message.tool_calls]
+            calls = [f"{CALL[0]}{write_call(call)}{CALL[1]}" for call in given]
             content = "\n".join([*([message.content] if message.content or not calls else []), *calls])
         if follows_result and message.role in ("tool", "user"):
             written[-1] = replace(written[-1], content=f"{written[-1].content}\n{content}")

@@ -4,9 +4,10 @@ It is the only place that knows generation, reward and credit; none of them know
 """
 
 import asyncio
+import inspect
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -19,22 +20,23 @@ from environments.credit import comparable, credited
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.boundary import Boundary
+from environments.rollout.branching import count_trunks
 from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
 from environments.rollout.hooks import Hooks, Item
 from environments.rollout.items.item_json import item_for_record, item_hash
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.hook_checks import refuse_no_reward
 from environments.rollout.lifecycle.lifecycle import Lifecycle
-from environments.rollout.lifecycle.parts import build
+from environments.rollout.lifecycle.parts import build, with_own_dataset
 from environments.rollout.lifecycle.rollout_hooks import (
     NewJudge,
-    below_floor,
     not_compared,
     open_rollout,
     with_group_reward,
 )
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup, Turn
 from environments.turn_level_reward import NewScoring, scalar_scoring
+from tools.errors import ConfigError
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, record_of
 
@@ -69,7 +71,8 @@ class AgentEnv(Hooks):
             UsageError: if the class lacks something, or a setting cannot work.
         """
         # Set first: class attributes may be properties that read it.
-        self.config = check_config(self.config_init()[0] if config is None else config, type(self))
+        given = self.config_init()[0] if config is None else config
+        self.config = with_own_dataset(check_config(given, type(self)), type(self))
         parts = build(self, self.scoring, self.config, servers, policy)
         self.lifecycle = Lifecycle(self, parts, self.open_sandbox)
 
@@ -80,13 +83,20 @@ class AgentEnv(Hooks):
     ) -> CreditedGroup:
         """Roll an item out `size` times, or `group_size`, and give every turn its advantage.
 
+        With `--env.branches` the size counts branches.
+
         Raises:
             RunError: if too many calls of the environment's code hang; a rollout that breaks is a
                 `Failure`.
             UsageError: if the environment is not open.
         """
         size = self.config.group_size if size is None else size
-        return self.credit(await self.compare(task, await self.rollout_group(task, size, watch=watch), watch))
+        may_branch = len(task.rolled_out) < size and not self.lifecycle.is_evaluation
+        trunks = count_trunks(size, self.config.branches) if may_branch else size
+        group = await self.rollout_group(task, trunks, watch=watch)
+        if trunks < size:
+            group = await self._add_branches(task, group, trunks, watch)
+        return self.credit(await self.compare(task, group, watch))
 
     async def rollout_group(
         self, task: GroupTask, size: int, *, watch: Watch = nullcontext
@@ -99,14 +109,8 @@ class AgentEnv(Hooks):
         life.refuse_rollouts_before_setup()
         life.refuse_abandoned()
         item, identity = item_for_record(task.item), item_hash(task.item)
-        boundary = Boundary(f"{self.name}, item {task.item_id}", life.failure_kinds)
         left = range(len(task.rolled_out), size)
-        async with asyncio.TaskGroup() as siblings:
-            rollouts = [
-                siblings.create_task(self._sibling(task, sibling, watch, boundary)) for sibling in left
-            ]
-        ended = [boundary.result(rollout, sibling) for rollout, sibling in zip(rollouts, left, strict=True)]
-        results = [*task.rolled_out, *ended]
+        results = [*task.rolled_out, *await self._roll_out(task, dict.fromkeys(left), watch)]
         return TrajectoryGroup(
             group_id=uuid.uuid4().hex,
             env=self.name,
@@ -118,31 +122,71 @@ class AgentEnv(Hooks):
             failures=tuple(result for result in results if isinstance(result, Failure)),
         )
 
+    async def _add_branches(
+        self, task: GroupTask, group: TrajectoryGroup, trunks: int, watch: Watch
+    ) -> TrajectoryGroup:
+        """Play the branches of each trunk that chose a branch turn."""
+        others = self.config.branches - 1
+        of_sibling = {
+            trunks + trunk.sibling * others + number: trunk
+            for trunk in group.trajectories
+            if trunk.branch_turn is not None
+            for number in range(others)
+        }
+        ended = await self._roll_out(task, of_sibling, watch)
+        played = (each for each in ended if isinstance(each, Trajectory))
+        failed = (each for each in ended if isinstance(each, Failure))
+        lost = (replace(each, trunk=of_sibling[each.sibling].sibling) for each in failed)
+        return replace(group, trajectories=(*group.trajectories, *played), failures=(*group.failures, *lost))
+
+    async def _roll_out(
+        self, task: GroupTask, trunk_of: Mapping[int, Trajectory | None], watch: Watch
+    ) -> list[Trajectory | Failure]:
+        """Play siblings concurrently, each from the start or as a branch of its trunk."""
+        boundary = Boundary(f"{self.name}, item {task.item_id}", self.lifecycle.failure_kinds)
+        async with asyncio.TaskGroup() as siblings:
+            rollouts = {
+                sibling: siblings.create_task(self._sibling(task, sibling, watch, boundary, trunk))
+                for sibling, trunk in trunk_of.items()
+            }
+        return [boundary.result(rollout, sibling) for sibling, rollout in rollouts.items()]
+
     async def _sibling(
-        self, task: GroupTask, sibling: int, watch: Watch, boundary: Boundary
+        self, task: GroupTask, sibling: int, watch: Watch, boundary: Boundary, trunk: Trajectory | None
     ) -> Trajectory | Failure:
         turns: list[Turn] = []
         async with self.lifecycle.slots.acquire():
             in_flight = InFlight(item_id=task.item_id, epoch=task.epoch, sibling=sibling)
             with watch(in_flight), self.lifecycle.hook_calls(in_flight) as calls:
                 try:
-                    trajectory = await self.rollout(task.for_rollout(), sibling, turns, calls)
+                    trajectory = await self.rollout(task.for_rollout(), sibling, turns, calls, trunk)
                     return replace(trajectory, profile=calls.profile)
                 except BaseException as error:  # noqa: BLE001  # the one broad except: recorded, never scored
                     failure = boundary.failure_of(error, sibling, turns=len(turns), asked=calls.asked)
                     return replace(failure, profile=calls.profile)
 
-    async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn], calls: HookCalls) -> Trajectory:
+    async def rollout(
+        self,
+        task: GroupTask,
+        sibling: int,
+        turns: list[Turn],
+        calls: HookCalls,
+        trunk: Trajectory | None = None,
+    ) -> Trajectory:
         """Open a rollout, add its turns to `turns` as they are scored, then score it and close it."""
         started = monotonic()
-        async with open_rollout(self.lifecycle, task, sibling, calls) as hooks:
+        async with open_rollout(self.lifecycle, task, sibling, calls, trunk) as hooks:
             ctx, loop = hooks.ctx, await hooks.make_loop(task)
             broken = await hooks.play(loop, turns)
             result = loop.result(turns, ctx.turn_scores)
             ctx.turn_scores = result.scores
+            # Without room to request the branch turn, branches could only repeat the trunk.
+            is_unplayed = trunk is None and result.had_no_room and hooks.branch_turn == len(turns)
             trajectory = Trajectory(
                 item_id=task.item_id,
                 sibling=sibling,
+                trunk=None if trunk is None else trunk.sibling,
+                branch_turn=None if is_unplayed else hooks.branch_turn,
                 seed=ctx.seed,
                 prompt=result.prompt,
                 turns=tuple(result.turns),
@@ -169,10 +213,7 @@ class AgentEnv(Hooks):
         group, incomparable = comparable(group, parts.rules)
         if incomparable is not None:
             return not_compared(self, group, incomparable)
-        group = await with_group_reward(self.lifecycle, task, group, watch, judge)
-        if below := below_floor(group.trajectories, parts.failed_score):
-            _LOG.warning("%s: %s", self.name, below)
-        return group
+        return await with_group_reward(self.lifecycle, task, group, watch, judge)
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Give every turn its advantage, unless too few siblings survived to compare."""
@@ -301,5 +342,8 @@ class AgentEnv(Hooks):
     @classmethod
     def cli(cls) -> NoReturn:
         """Run the command line of this one environment: `python my_env.py process --env.group_size 4`."""
+        caller = getattr(inspect.currentframe(), "f_back", None)
+        if caller and caller.f_code.co_name == "<module>" and caller.f_globals["__name__"] != "__main__":
+            raise ConfigError(f'write {cls.__name__}.cli() under `if __name__ == "__main__":`')
         import_module("turnwise.cli.main").main_for(cls)
         raise AssertionError("main_for ends the process")

@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from environments.policy.inference.dialect import SET_ELSEWHERE, UNNAMED_MODEL, validate_extra_body
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json
-from tools.plain_text import nearest, without_credentials
+from tools.plain_text import did_you_mean, nearest, without_credentials
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
 """Settings of Atropos without effect here: the accepted values, and what to do instead."""
@@ -96,8 +96,13 @@ class Section(BaseModel):
             has_entries = info is not None and get_origin(info.annotation) is dict
             if not (has_entries and key if dot else info is not None or name in self.without_effect):
                 raise ConfigError(f"no setting {label}{self._hint(written, origin)}")
-            if dot:
-                value = {key: _entry(value, is_json=not origin and name == "extra_body")}
+            if dot and value == "None":
+                value = {key: None}
+            elif dot:
+                if not origin and name == "extra_body" and isinstance(value, str):
+                    with suppress(JsonError):
+                        value = read_exact_json(value, lenient=True)
+                value = {key: value}
             elif info is not None:
                 value = _from_text(info, value, label, is_flag=not origin)
             if dot or name in self.by_entry:
@@ -116,13 +121,22 @@ class Section(BaseModel):
             return f"; a parameter of the estimator is {prefix}estimator_params.{name}"
         if self.section == "openai" and written in SET_ELSEWHERE:
             return f"; {SET_ELSEWHERE[written]}"
+        other = ServerConfig if self.section == "env" else AgentEnvConfig
+        if written in other.model_fields:
+            return f"; did you mean {'' if origin else '--'}{other.section}.{written}?"
         return nearest(written, type(self).model_fields, prefix)
+
+    @classmethod
+    def choices(cls, name: str) -> list[str]:
+        """Return the values that a setting can have; empty if they are not a fixed list."""
+        kinds = _alternatives(cls.model_fields[name].annotation)
+        return [str(each) for kind in kinds if get_origin(kind) is Literal for each in get_args(kind)]
 
     def help_line(self, name: str) -> tuple[str, str]:
         """Return the flag of a setting, and its first sentence with default and bounds."""
         info, default = type(self).model_fields[name], getattr(self, name)
         notes = [] if default is None or default == "" else [without_credentials(f"default: {default}")]
-        if any(get_origin(kind) is Literal for kind in _alternatives(info.annotation)):
+        if self.choices(name):
             notes.append(_kinds(info))
         notes += _bounds(info)
         text = f"{(info.description or '').partition('. ')[0].rstrip('.')}."
@@ -140,15 +154,6 @@ def mapping_of(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where} must be a mapping of names to values, got a {type(value).__name__}")
     return {str(key): entry for key, entry in cast("dict[Any, Any]", value).items()}
-
-
-def _entry(value: Any, *, is_json: bool) -> Any:
-    if value == "None":
-        return None
-    try:
-        return read_exact_json(value, lenient=True) if is_json and isinstance(value, str) else value
-    except JsonError:
-        return value
 
 
 def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> Any:
@@ -174,7 +179,10 @@ def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> An
 
 
 def explain(error: ValidationError, labels: Mapping[str, str], section: str) -> str:
-    """Return the first problem of each setting; a union type reports one for each of its members."""
+    """Return the first problem of each setting, and the words that it may be.
+
+    A union type reports a problem for each of its members.
+    """
     problems: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
@@ -184,7 +192,13 @@ def explain(error: ValidationError, labels: Mapping[str, str], section: str) -> 
             hidden = name.endswith(("_key", "_token")) or isinstance(problem["input"], dict)
             got = "" if hidden else f", got {problem['input']!r}"
             text = f"{labels.get(name, f'{section}.{name}'.lstrip('.'))} {text}{got}"
-        problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))
+            if problem["type"] == "extra_forbidden":
+                known = {*AgentEnvConfig.model_fields, *ServerConfig.model_fields}
+                text = f"there is no setting {name!r}{did_you_mean(name, known)}"
+        setting = str(problem["loc"][:1])
+        if setting in problems and problem["type"] == "literal_error":
+            problems[setting] += f"; or it {problem['msg'].removeprefix('Input ')}"
+        problems.setdefault(setting, " ".join(text.split()))
     return "; ".join(problems.values())
 
 
@@ -299,7 +313,20 @@ class AgentEnvConfig(Section):
     min_group_size: int = Field(
         default=2,
         ge=1,
-        description="Siblings that must survive; a smaller group is recorded as failed and earns no credit.",
+        description="Siblings that must survive, or all where group_size is less; a smaller group is "
+        "recorded as failed and earns no credit. Branches do not count.",
+    )
+    branches: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Continuations of a rollout from its branch turn, its own among them; group_size counts "
+        "them all. 1: no branches.",
+    )
+    branch_at: Annotated[int, Field(ge=1)] | Literal["draw", "hook"] = Field(
+        default="hook",
+        description="The branch turn: its number, a draw over max_turns by --env.seed, or by the hook "
+        "branch_at.",
     )
     max_turns: int = Field(default=10, ge=1, le=10_000, description="Model calls per rollout.")
     max_tokens_per_turn: int = Field(default=1024, ge=1, description="Tokens one model call may sample.")
@@ -541,6 +568,20 @@ class AgentEnvConfig(Section):
         default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
     )
 
+    def with_variables(self, variables: Mapping[str, str]) -> Self:
+        """Return the settings with values of the process environment that they name.
+
+        Raises:
+            ConfigError: if a named variable is not set.
+        """
+        del variables
+        return self
+
+    @property
+    def secrets(self) -> Collection[str]:
+        """Values that neither a record nor a message may have."""
+        return ()
+
     @property
     def has_dataset(self) -> bool:
         """Whether a dataset is named, on the hub or as a file."""
@@ -635,6 +676,16 @@ class SummariserConfig(SecondModelConfig):
     section = "summariser"
 
 
+class ReferenceConfig(SecondModelConfig):
+    """The server of a reference model, which scores text for `ctx.policy_logprob(…, by="reference")`.
+
+    It gets token ids (vLLM, SGLang), in the policy's tokenizer and chat format.
+    """
+
+    section = "reference"
+
+
+Constraints = Literal["ask", "enforce", "refuse"]
 _ServerType = Literal["auto", "chat", "vllm", "vllm_generate", "sglang", "sglang_chat", "llama.cpp"]
 
 
@@ -682,6 +733,12 @@ class ServerConfig(ModelServerConfig):
         ge=16,
         description="The model's context window in tokens; unset: as the server reports it, if it does.",
     )
+    constraints: Constraints = Field(
+        default="ask",
+        description="What becomes of a recorded agent's response_format and forced tool_choice. ask: text in "
+        "the prompt, and the turn is sampled freely and trained. enforce: the server enforces it, and the "
+        "turn is not trained. refuse: a 400.",
+    )
 
     @field_validator("server_type", mode="before")
     @classmethod
@@ -712,7 +769,8 @@ def _with_key(server: ServerT, variables: Mapping[str, str]) -> ServerT:
     key = variables.get(name, "").strip()
     if not key:
         problem = "empty" if name in variables else "not set"
-        raise ConfigError(f"{label} {name}: this environment variable is {problem}") from KeyError(name)
+        shown = f" {name}" if name.isupper() else ""  # another name may be the key
+        raise ConfigError(f"{label}{shown}: this environment variable is {problem}") from KeyError(name)
     return server.model_copy(update={"api_key": key, "api_key_env": name})
 
 
@@ -727,25 +785,31 @@ def sampling_of(servers: Sequence[ServerConfig]) -> dict[str, float]:
     return {} if temperature == top_p == 1.0 else {"temperature": temperature, "top_p": top_p}
 
 
+def constraints_of(servers: Sequence[ModelServerConfig]) -> Constraints:
+    several: set[Constraints] = {server.constraints for server in servers if isinstance(server, ServerConfig)}
+    if len(several) > 1:
+        raise ConfigError("--openai.constraints differs between the model servers of one policy")
+    return several.pop() if several else "ask"
+
+
 def server_configs(configured: Any) -> list[ModelServerConfig]:
     """Return the servers that `config_init` gives, converting Atropos' configuration classes to ours."""
     servers = cast("list[Any]", configured) if isinstance(configured, list | tuple) else [configured]
     for server in servers:
         if not isinstance(server, BaseModel):
             raise ConfigError(f"a model server is a ServerConfig, got {type(server).__name__}")
-    # Atropos' ServerBaseline stands for "no server": it has no base_url.
-    return [
-        server if isinstance(server, ModelServerConfig) else _from_atropos(server)
-        for server in servers
-        if hasattr(server, "base_url")
-    ]
-
-
-def _from_atropos(server: BaseModel) -> ServerConfig:
-    for name, (_, instead) in ServerConfig.without_effect.items():
-        if name in server.model_fields_set and name != "health_check":
-            logger.warning("config_init sets %s, which has no effect in Turnwise: %s", name, instead)
-    known = {name: getattr(server, name) for name in ServerConfig.model_fields if hasattr(server, name)}
-    if "server_type" not in server.model_fields_set:
-        known.pop("server_type", None)  # `openai` is Atropos' default, not a choice
-    return ServerConfig(**known)
+    converted: list[ModelServerConfig] = []
+    for server in servers:
+        if isinstance(server, ModelServerConfig):
+            converted.append(server)
+        elif hasattr(server, "base_url"):  # Atropos' ServerBaseline, without it, stands for "no server"
+            for name, (_, instead) in ServerConfig.without_effect.items():
+                if name in server.model_fields_set and name != "health_check":
+                    logger.warning("config_init sets %s, which has no effect in Turnwise: %s", name, instead)
+            known = {
+                name: getattr(server, name) for name in ServerConfig.model_fields if hasattr(server, name)
+            }
+            if "server_type" not in server.model_fields_set:
+                known.pop("server_type", None)  # `openai` is Atropos' default, not a choice
+            converted.append(ServerConfig(**known))
+    return converted

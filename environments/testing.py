@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 from environments.trajectory import (
@@ -87,7 +86,19 @@ def _trajectory(
             token_ids.append(_OBSERVED)
             logprobs.append(NOT_SAMPLED)
         span = Span(row=0, start=len(token_ids), end=len(token_ids) + length)
-        turns.append(_turn(index, anchor, span, kind))
+        call = ToolCall(id=f"call_{index}", name="tool", arguments="{}")
+        result = ToolResult(call_id=call.id, name=call.name, content="ok")
+        calls = kind == "act" and index < len(kinds) - 1
+        turn = Turn(
+            index=index,
+            kind=kind,
+            message=Message(role="assistant", content=f"turn {index}", tool_calls=(call,) if calls else ()),
+            tool_results=(result,) if calls else (),
+            finish_reason="tool_calls" if calls else "stop",
+            span=span,
+            anchor=anchor,
+        )
+        turns.append(turn)
         if kind == "summary" and rewards is not None and rewards[index] is not None:
             raise UsageError(f"trajectory {sibling}, turn {index}: a summary has no reward; give None")
         token_ids += [_SAMPLED] * length
@@ -95,9 +106,6 @@ def _trajectory(
     parts = [value for value in (*(rewards or ()), outcome) if value is not None]
     # NaN and infinity stay as they are, so that tests can see what refuses them.
     score = math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)
-    if turns:
-        answer = Message(role="assistant", content=turns[-1].message.content)
-        turns[-1] = replace(turns[-1], message=answer, tool_results=(), finish_reason="stop")
     return Trajectory(
         item_id="item",
         sibling=sibling,
@@ -106,19 +114,4 @@ def _trajectory(
         turns=tuple(turns),
         rows=(TokenRow(token_ids=tuple(token_ids), logprobs=tuple(logprobs)),),
         rewards=Rewards(turns=rewards, outcome=outcome, score=score if parts else None),
-    )
-
-
-def _turn(index: int, anchor: str | None, span: Span, kind: Kind) -> Turn:
-    if kind == "summary":
-        message = Message(role="assistant", content=f"turn {index}")
-        return Turn(index=index, kind=kind, message=message, span=span, anchor=anchor)
-    call = ToolCall(id=f"call_{index}", name="tool", arguments="{}")
-    return Turn(
-        index=index,
-        message=Message(role="assistant", content=f"turn {index}", tool_calls=(call,)),
-        tool_results=(ToolResult(call_id=call.id, name=call.name, content="ok"),),
-        finish_reason="tool_calls",
-        span=span,
-        anchor=anchor,
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from environments.credit.crediting import ALONE, UNSCORED, UNTRAINED
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.credit.crediting import UNSCORED, UNTRAINED
+from environments.trajectory import CreditedGroup
 from tools.plain_text import PLACE_OF_ITEM, count_noun
 
 REFUSED, BROKEN, STALE = "refused", "broken", "too old"
@@ -103,11 +103,16 @@ def cause_of(credited: CreditedGroup) -> Cause | None:
         return Cause(kind=STALE, why="newer weights than --env.max_staleness permits were met")
     if reason == UNSCORED:
         return Cause(kind=UNSCORED_KIND, why=UNSCORED)
-    if reason in (UNTRAINED, ALONE):
+    if reason == UNTRAINED:
         return Cause(kind=NO_CREDIT_KIND, why=reason)
     if len(group.trajectories) == 1:
-        return Cause(kind=NO_CREDIT_KIND, why="a single rollout is compared with nothing")
-    if len(set(map(_rewards_of, group.trajectories))) == 1:
+        is_logged = group.trajectories[0].session_id is not None
+        return Cause(kind=NO_CREDIT_KIND, why=_ALONE_IN_LOG if is_logged else _ALONE)
+    earned = {
+        (tuple(filter(None, each.act_rewards or ())), each.rewards and each.rewards.outcome, each.score)
+        for each in group.trajectories
+    }
+    if len(earned) == 1:
         return Cause(kind=ALIKE, why="every sibling earned the same")
     return Cause(kind=NO_CREDIT_KIND, why=f"rewards differ, and {credited.estimator} sees no difference")
 
@@ -117,13 +122,10 @@ def _refusal(reason: str) -> str:
     text = " ".join(_OF_SIBLINGS.sub("", reason).split())
     if placed := _PLACED.match(text):
         return f"{placed[1]}{placed[2]}"
-    text = re.sub(rf"^(\w+: )?{PLACE_OF_ITEM}", r"\1", text.replace(" (score_group was not asked)", ""))
+    text = re.sub(
+        rf"^((?:[\w ]+: )*){PLACE_OF_ITEM}", r"\1", text.replace(" (score_group was not asked)", "")
+    )
     return _NUMBER.sub("N", text)[:_ERROR_CHARS] or "no reason is known"
-
-
-def _rewards_of(trajectory: Trajectory) -> tuple[float | tuple[float, ...] | None, ...]:
-    turns = tuple(reward for reward in trajectory.act_rewards or () if reward)
-    return turns, trajectory.rewards and trajectory.rewards.outcome, trajectory.score
 
 
 _BY_KIND = {
@@ -132,7 +134,7 @@ _BY_KIND = {
     "missing?",
     ALIKE: "take items that are neither too easy nor too hard for this policy, more siblings "
     "(--env.group_size) or a more detailed reward",
-    BROKEN: "mend what breaks; the same command tries these groups again",
+    BROKEN: "once the cause is gone, the same command tries these groups again",
     STALE: "permit older weights (--env.max_staleness), or have fewer rollouts in flight "
     "(--env.max_concurrent_rollouts)",
     NO_CREDIT_KIND: "take an estimator that sees it (--env.estimator; `turnwise credit` lists them)",
@@ -142,11 +144,13 @@ _SAY_WHAT_COUNTS = (
     "`turnwise credit RECORD --estimator NAME --missing-outcome WHAT --write OUT`) what is to count, drop or "
     "a number"
 )
+_ALONE, _ALONE_IN_LOG = "a single rollout is compared with nothing", "no other session has its opening"
 _BY_WORDS = {
     " beside siblings with ": _SAY_WHAT_COUNTS,
     "ctx.judge(": "state what an unreadable verdict counts, ctx.judge(…, unparsable=…)",
     "trajectory.acts": "give one entry for each of trajectory.acts, which has no summaries",
-    UNTRAINED: "let train_turn give True for some turns, or leave out --env.mask_truncated",
-    ALONE: "give it peers with an equal opening, or import with --baseline none",
-    "a single rollout": "take more siblings, --env.group_size 4 or more",
+    UNTRAINED: "let train_turn give True for some turns, leave out --env.mask_truncated, or use "
+    "--openai.constraints ask",
+    _ALONE_IN_LOG: "give it peers with an equal opening, or import with --baseline none",
+    _ALONE: "take more siblings, --env.group_size 4 or more",
 }

@@ -25,8 +25,7 @@ _HEAD: dict[str, type] = {
     "item_hash": str,
     "estimator_params": dict,
 }
-_STATUSES = ("ok", "no_credit", "failed")
-_LISTS_OF_A_TRAJECTORY = ("rows", "prompt", "turns", "advantages")
+_STATUSES = ("ok", "no_credit", "alone", "failed")
 _COLUMNS = b',"tokens":'
 _ORIGIN = b',"origin":{'
 _CRC, _CRC_BYTES = b',"crc32":"', len(b',"crc32":"01234567"}\n')
@@ -117,7 +116,7 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise RecordError(f"{path}, line {number}: not JSON ({error})") from error
     fields = _of_schema(loaded, path, number)
-    for name, lists in (("trajectories", _LISTS_OF_A_TRAJECTORY), ("failures", ())):
+    for name, lists in (("trajectories", ("rows", "prompt", "turns", "advantages")), ("failures", ())):
         entries: Any = fields.get(name)
         if not isinstance(entries, list) or not all(_has_lists(each, lists) for each in cast("Any", entries)):
             raise _not_a_line(path, number, name)
@@ -205,6 +204,8 @@ def _of_schema(fields: Any, path: Path, number: int) -> dict[str, Any]:
         )
     wrong = [name for name, expected in _HEAD.items() if not isinstance(known.get(name), expected | None)]
     wrong += ["status"] if known.get("status") not in _STATUSES else []
+    facts = cast("dict[str, Any]", known.get("origin") or {})
+    wrong += ["origin"] if not wrong and not {str}.issuperset(map(type, facts.values())) else []
     for name in wrong:
         raise _not_a_line(path, number, f"{name}: {reprlib.repr(known.get(name))}")
     return known

@@ -112,13 +112,15 @@ def in_short(changed: Sequence[str]) -> str:
 
 GroupKey = tuple[str, int]
 """`(item_id, epoch)`"""
-_ITS_OWN = ("ImageUnavailable", "ContextOverflow", "RefusedSettingError")
 _REFUSED_REQUEST = re.compile(r" answered 4(?:00|13|22): ")
 
 
 def is_outage(stop_reason: str | None, error: str, error_class: str) -> bool:
     """Whether a server, engine or disk failed for all rollouts."""
-    return bool(stop_reason) and not (_REFUSED_REQUEST.search(error) or error_class in _ITS_OWN)
+    return bool(stop_reason) and not (
+        _REFUSED_REQUEST.search(error)
+        or error_class in ("ImageUnavailable", "ContextOverflow", "RefusedSettingError")
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Files that hold rollouts: readable by their owner only, written whole or line by line."""
 
 import fcntl
+import json
 import os
 import platform
 import stat
@@ -9,6 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, get_native_id
+from typing import Any, cast
 
 import orjson
 
@@ -49,9 +51,13 @@ def sync_folder(folder: Path) -> None:
 def write_whole(path: Path) -> Generator[Path]:
     """Yield a path to write to, which replaces `path` on success and is removed on failure."""
     # Unique, since processes and threads may write at once.
-    unfinished = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{get_native_id()}.part")
+    begin = f".{path.name}.{_HOST}-"
+    unfinished = path.parent / f"{begin}{os.getpid()}-{get_native_id()}.part"
     try:
-        _remove_unfinished(path)
+        for left in path.parent.iterdir() if path.parent.is_dir() else ():
+            pid = left.name.removeprefix(begin).partition("-")[0]
+            if left.name.startswith(begin) and pid.isdecimal() and not _is_running(int(pid)):
+                left.unlink(missing_ok=True)
         try:
             yield unfinished
             unfinished.replace(path)
@@ -59,14 +65,6 @@ def write_whole(path: Path) -> Generator[Path]:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _remove_unfinished(path: Path) -> None:
-    begin = f".{path.name}.{_HOST}-"
-    for left in path.parent.iterdir() if path.parent.is_dir() else ():
-        pid = left.name.removeprefix(begin).partition("-")[0]
-        if left.name.startswith(begin) and pid.isdecimal() and not _is_running(int(pid)):
-            left.unlink(missing_ok=True)
 
 
 def _is_running(pid: int) -> bool:
@@ -79,15 +77,16 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def read_small(path: Path, most_bytes: int) -> bytes | None:
+def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
+    """Return the JSON object in a small regular file, or an empty one if the file is missing or unusable."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
-                return None
-            return file.read(most_bytes)
-    except OSError:
-        return None
+            is_small = stat.S_ISREG(status.st_mode) and status.st_size <= most_bytes
+            fields: Any = json.loads(file.read(most_bytes)) if is_small else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
 
 
 @contextmanager
@@ -107,6 +106,9 @@ def folder_for(path: Path) -> Generator[None]:
         raise
 
 
+_BEGIN = b'{"schema":'
+
+
 class AppendFile:
     """A file of whole lines, locked by one process; changes from outside are noticed."""
 
@@ -118,7 +120,28 @@ class AppendFile:
         self._cause: OSError | None = None
         # Threads append: a failed line must be cut off before another thread writes.
         self._lock = Lock()
-        self._fd = _open_locked(path, fresh=fresh)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = private(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        except OSError as error:
+            raise RecordError(f"cannot write {path}: {error.strerror}") from error
+        try:
+            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+                raise RecordError(f"cannot write {path}: not a regular file, so it could not be resumed")
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fresh and os.pread(self._fd, len(_BEGIN), 0) not in (b"", _BEGIN):
+                raise RecordError(f"{path} is no record, which --fresh could empty; remove it yourself")
+            if fresh:
+                os.ftruncate(self._fd, 0)
+            sync_folder(path.parent)
+        except BlockingIOError:
+            self.close()
+            raise RecordError(
+                f"{path} is being written by another process; choose another path or wait"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
 
     def whole_lines(self) -> Iterator[bytes]:
         """Yield the lines without a torn last one, before anything is appended."""
@@ -206,27 +229,3 @@ def is_whole(line: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-def _open_locked(path: Path, *, fresh: bool) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = private(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise RecordError(f"cannot write {path}: not a regular file, so it could not be resumed")
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RecordError(
-                f"{path} is being written by another process; choose another path or wait"
-            ) from None
-        if fresh:
-            os.ftruncate(fd, 0)
-        sync_folder(path.parent)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

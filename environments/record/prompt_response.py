@@ -150,8 +150,14 @@ class LineFile:
         self._file.close()
 
     def write(self, line: Mapping[str, Any]) -> None:
-        mark = b"" if self.lines else _MARK
-        fields = {name: _field(name, value, mark) for name, value in line.items()}
+        fields = dict(line)
+        for name, value in line.items():
+            if name in _MESSAGES:
+                first, *rest = value
+                marked = b"{" + (b"" if self.lines else _MARK) + first[1:]
+                fields[name] = [orjson.Fragment(message) for message in (marked, *rest)]
+            elif isinstance(value, str) and _DATE.fullmatch(value):
+                fields[name] = f'"{value}"'
         text = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
         start, self._size = self._size, self._size + len(text)
         columns = {name for name, value in line.items() if value is not None}
@@ -182,12 +188,3 @@ class LineFile:
             sorted_path.replace(self._path)
         finally:
             sorted_path.unlink(missing_ok=True)
-
-
-def _field(name: str, value: Any, mark: bytes) -> Any:
-    if name in _MESSAGES:
-        first, *rest = value
-        return [orjson.Fragment(message) for message in (b"{" + mark + first[1:], *rest)]
-    if isinstance(value, str) and _DATE.fullmatch(value):
-        return f'"{value}"'
-    return value

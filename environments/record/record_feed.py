@@ -26,7 +26,6 @@ from tools.errors import CreditError, RecordError, UsageError, WireError
 
 Weights = Sequence[str] | Callable[[], Sequence[str]]
 _SCALED = ("turn_rows", "prefix_rows")
-_BUFFER_BYTES = 1 << 20
 logger = logging.getLogger(__name__)
 
 
@@ -51,7 +50,7 @@ class FollowedGroup:
     row_groups: tuple[Columns, ...]
     """Rows that train together, as `turnwise export` writes them in this view: columns by name."""
     left_out: Mapping[str, int]
-    """Groups left out so far: `failed`, `no_credit` or `stale`."""
+    """Groups left out so far: `failed`, `no_credit`, `alone` or `stale`."""
     cursor: Cursor
     _feed: "_Feed" = field(repr=False, compare=False)
 
@@ -194,7 +193,11 @@ class _Feed:
                 return None
             sha, at = hashlib.sha256(line).hexdigest(), self._at
             record, number, start = (sha, 0, 0) if at is None else (at.record, at.number, at.offset)
-            self._checks = self._checks or _checks_after(path, number)
+            if self._checks is None:
+                self._checks = LineChecks(path)
+                with path.open("rb") as file:
+                    for before, former in enumerate(islice(file, number), start=1):
+                        self._checks.is_new(former, before)
             is_new, end = self._checks.is_new(line, number + 1), start + len(line)
             self._at = at = Cursor(record=record, number=number + 1, start=start, offset=end, line=sha)
             if is_new:
@@ -212,7 +215,7 @@ class _Feed:
         difference = "is not there"
         try:
             if path is not None:
-                with path.open("rb", buffering=_BUFFER_BYTES) as file:
+                with path.open("rb", buffering=1 << 20) as file:
                     status = os.fstat(file.fileno())
                     known = (status.st_ino, status.st_size, status.st_mtime_ns)
                     is_same, self._known = known == self._known, known
@@ -245,14 +248,6 @@ class _Feed:
         except RecordError:
             return None
         return self.path
-
-
-def _checks_after(path: Path, lines: int) -> LineChecks:
-    checks = LineChecks(path)
-    with path.open("rb") as file:
-        for number, line in enumerate(islice(file, lines), start=1):
-            checks.is_new(line, number)
-    return checks
 
 
 def _is_whole(line: bytes) -> bool:

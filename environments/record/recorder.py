@@ -8,7 +8,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,7 @@ from environments.record.origin import SHARD, Contents, GroupKey, OtherRunError,
 from environments.record.private_file import AppendFile, folder_for, is_whole, write_private, write_whole
 from environments.record.run_folder import Shard, missing_shards, records_of
 from environments.rollout.items.tasks import PastGroup
-from environments.trajectory import CreditedGroup, TrajectoryGroup
+from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
 _LARGEST_BYTES = 1 << 30
@@ -59,11 +59,17 @@ def serialise(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Grou
         credited = as_failed(credited, error)
         content = encode_group(credited)
     group = credited.group
+    named = [(each.digest or "", t.contents) for t in group.trajectories for each in t.artefacts]
+    contents = {digest: contents[digest] for digest, contents in named if digest in contents}
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as packed:
+        for digest, data in contents.items():
+            packed.writestr(zipfile.ZipInfo(digest, _ZIP_TIME), data, zipfile.ZIP_DEFLATED)
     line = GroupLine(
         content=content,
         fingerprint=group.fingerprint,
         group_id=group.group_id,
-        artefacts=pack_artefacts(group),
+        artefacts=file.getvalue() if contents else None,
     )
     return line, credited
 
@@ -85,7 +91,13 @@ class Recorder:
         if fresh:
             shutil.rmtree(self.artefacts, ignore_errors=True)
         try:
-            self.contents = self._read_contents()
+            self.contents, checks = Contents(), LineChecks(path)
+            for number, line in enumerate(self._file.whole_lines(), start=1):
+                if checks.is_new(line, number):
+                    if not checks.has_crc:
+                        decode_group(line, path, number)
+                    self.contents.add(parse_head(line, path, number))
+            self._has_crc = checks.has_crc is not False
             self.torn_bytes = self._file.cut_torn_line()
         except BaseException:
             self.close()
@@ -161,16 +173,6 @@ class Recorder:
 
     def close(self) -> None:
         self._file.close()
-
-    def _read_contents(self) -> Contents:
-        contents, checks = Contents(), LineChecks(self.path)
-        for number, line in enumerate(self._file.whole_lines(), start=1):
-            if checks.is_new(line, number):
-                if not checks.has_crc:
-                    decode_group(line, self.path, number)
-                contents.add(parse_head(line, self.path, number))
-        self._has_crc = checks.has_crc is not False
-        return contents
 
     def __enter__(self) -> Self:
         return self
@@ -324,21 +326,11 @@ def _refuse_to_replace(path: Path, doing: str) -> None:
 
 
 def artefacts_of(record: Path) -> Path:
-    return record.with_name(f"{record.name}.artefacts")
+    return record.parent / f"{record.name}.artefacts"
 
 
 def _file_of(folder: Path, group_id: str) -> Path:
     return folder / f"{quote(group_id, safe='')}.zip"
-
-
-def pack_artefacts(group: TrajectoryGroup) -> bytes | None:
-    named = [(each.digest or "", t.contents) for t in group.trajectories for each in t.artefacts]
-    contents = {digest: contents[digest] for digest, contents in named if digest in contents}
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as packed:
-        for digest, data in contents.items():
-            packed.writestr(zipfile.ZipInfo(digest, _ZIP_TIME), data, zipfile.ZIP_DEFLATED)
-    return file.getvalue() if contents else None
 
 
 def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LARGEST_BYTES) -> CreditedGroup:
@@ -352,9 +344,15 @@ def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LA
         with zipfile.ZipFile(path) as packed:
             left = _LARGEST_BYTES
             for digest, size in wanted.items():
-                if (data := _content(packed, digest, min(size, max_bytes, left))) is not None:
-                    known[digest] = data
-                    left -= len(data)
+                with suppress(*_UNREADABLE):
+                    member = packed.getinfo(digest)
+                    # Other compressions are unpacked without a bound on memory.
+                    is_ours = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                    fits = member.file_size <= min(size, max_bytes, left)
+                    data = packed.read(member) if is_ours and fits else b""
+                    if hashlib.sha256(data).hexdigest() == digest:
+                        known[digest] = data
+                        left -= len(data)
     except _UNREADABLE:
         return credited
     trajectories = [
@@ -362,14 +360,3 @@ def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LA
         for t in group.trajectories
     ]
     return replace(credited, group=replace(group, trajectories=tuple(trajectories)))
-
-
-def _content(packed: zipfile.ZipFile, digest: str, max_bytes: int) -> bytes | None:
-    try:
-        member = packed.getinfo(digest)
-        # Other compressions are unpacked without a bound on memory.
-        is_ours = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-        data = packed.read(member) if is_ours and member.file_size <= max_bytes else b""
-    except _UNREADABLE:
-        return None
-    return data if hashlib.sha256(data).hexdigest() == digest else None

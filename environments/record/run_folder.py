@@ -19,33 +19,25 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 _NAMED_SHARDS = 20
 
 
+class _File:
+    """A path in a folder, by the file's name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "RunFolder", _: object) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     path: Path
-
-    @property
-    def record(self) -> Path:
-        return self.path / RECORD
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment"
-
-    @property
-    def fingerprint(self) -> Path:
-        return self.path / "fingerprint"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log"
+    record = _File(RECORD)
+    config = _File("config.yaml")
+    summary = _File("summary.json")
+    environment = _File("environment")
+    fingerprint = _File("fingerprint")
+    log = _File("log")
 
 
 @dataclass(frozen=True, slots=True, order=True)

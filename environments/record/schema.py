@@ -4,6 +4,7 @@ Text stands once, in the column `messages` that Atropos' readers know; turns ref
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
@@ -31,6 +32,8 @@ NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_log
 """Replaces the columns of token rows."""
 
 
+_OF_GROUP = ("group_id", "env", "item_id", "epoch", "item", "item_hash", "fingerprint")
+_OF_CREDIT = ("status", "reason", "policy", "estimator", "estimator_params", "turns_without_peer")
 COPIED = frozenset({"tokens", "masks", "scores", "advantages", "messages", "overrides"})
 """Columns without a check for NaN: typed ids, and copies of trajectories' fields."""
 LOGPROBS = ("inference_logprobs", "row_logprobs")
@@ -49,7 +52,7 @@ class LineFields(BaseModel):
     item: Any
     item_hash: str | None
     fingerprint: str | None
-    status: Literal["ok", "no_credit", "failed"]
+    status: Literal["ok", "no_credit", "alone", "failed"]
     reason: str | None
     policy: str
     estimator: str
@@ -95,49 +98,36 @@ def to_fields(credited: CreditedGroup) -> dict[str, Any]:
     columns["scores"] = [
         score if known else None for score, known in zip(columns["scores"], scored, strict=True)
     ]
+    failures = _short(_FAILURES.dump_python(group.failures, mode="json", warnings=False))
+    for failure in failures:
+        for name in _CALLS:
+            if calls := _short(failure.pop(name, [])):
+                failure[name] = calls
     toolsets: list[tuple[ToolSpec, ...]] = []
     fields: dict[str, Any] = {
         "schema": SCHEMA,
-        "group_id": group.group_id,
-        "env": group.env,
-        "item_id": group.item_id,
-        "epoch": group.epoch,
-        "item": group.item,
-        "item_hash": group.item_hash,
-        "fingerprint": group.fingerprint,
-        "status": credited.status,
-        "reason": credited.reason,
-        "policy": credited.policy,
-        "estimator": credited.estimator,
+        **{name: getattr(group, name) for name in _OF_GROUP},
+        **{name: getattr(credited, name) for name in _OF_CREDIT},
         "estimator_params": dict(credited.estimator_params),
-        "turns_without_peer": credited.turns_without_peer,
         **columns,
         "trajectories": _trajectories(credited, toolsets),
         "judge_calls": _short(_JUDGE_CALLS.dump_python(group.judge_calls, mode="json", warnings=False)),
-        "failures": _failures(group.failures),
+        "failures": failures,
     }
-    if toolsets:
-        fields["toolsets"] = [_TOOLS.dump_python(tools, mode="json", warnings=False) for tools in toolsets]
-    if group.is_evaluation:
-        fields["evaluation"] = True
-    if group.error is not None:
-        fields["error"] = group.error
-    if group.profile is not None:
-        fields["profile"] = asdict(group.profile)
-    return fields
+    seldom = {
+        "toolsets": [_TOOLS.dump_python(tools, mode="json", warnings=False) for tools in toolsets],
+        "evaluation": group.is_evaluation,
+        "error": group.error,
+        "profile": None if group.profile is None else asdict(group.profile),
+    }
+    return fields | {name: value for name, value in seldom.items() if value not in (None, False, [])}
 
 
 def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
     line = LineFields.model_validate(fields if rows else {**fields, **NO_ROWS})
     token_rows = line.rows() if rows else None
     group = TrajectoryGroup(
-        group_id=line.group_id,
-        env=line.env,
-        item_id=line.item_id,
-        epoch=line.epoch,
-        item=line.item,
-        item_hash=line.item_hash,
-        fingerprint=line.fingerprint,
+        **{name: getattr(line, name) for name in _OF_GROUP},
         is_evaluation=line.evaluation,
         trajectories=tuple(_restore(each, token_rows, line) for each in line.trajectories),
         failures=line.failures,
@@ -150,12 +140,7 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
         advantages=tuple(
             tuple(float(value) for value in fields["advantages"]) for fields in line.trajectories
         ),
-        policy=line.policy,
-        estimator=line.estimator,
-        estimator_params=line.estimator_params,
-        status=line.status,
-        reason=line.reason,
-        turns_without_peer=line.turns_without_peer,
+        **{name: getattr(line, name) for name in _OF_CREDIT},
     )
 
 
@@ -169,6 +154,8 @@ _CONTEXT = TypeAdapter[tuple[Kept | Message, ...]](tuple[Kept | Message, ...])
 _TEXT = {"message", "replies"}
 _DEFAULTS: dict[str, Any] = {
     "session_id": None,
+    "trunk": None,
+    "branch_turn": None,
     "end_reason": None,
     "agent_caused": None,
     "agent": None,
@@ -176,6 +163,7 @@ _DEFAULTS: dict[str, Any] = {
     "user_calls": [],
     "summariser_calls": [],
     "other_calls": [],
+    "text_scores": [],
     "usage": {},
     "refuses_group": False,
     "passed": None,
@@ -186,8 +174,6 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Fields are omitted from a line where they have these values."""
 _CALLS = ("judge_calls", "user_calls", "summariser_calls", "other_calls")
-_OF_RUBRICS = ("turn_raw", "outcome_raw")
-_OF_LENDING = ("read_only", "packages")
 
 
 def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]]) -> list[dict[str, Any]]:
@@ -200,9 +186,9 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
             if name in fields:
                 fields[name] = _short(fields[name])
         if trajectory.sandbox is not None:
-            _drop_empty(fields["sandbox"]["limits"], _OF_LENDING)
+            _drop_empty(fields["sandbox"]["limits"], ("read_only", "packages"))
         if fields["rewards"] is not None:
-            _drop_empty(fields["rewards"], _OF_RUBRICS)
+            _drop_empty(fields["rewards"], ("turn_raw", "outcome_raw"))
         if trajectory.tools:
             if trajectory.tools not in toolsets:
                 toolsets.append(trajectory.tools)
@@ -236,15 +222,6 @@ def _drop_empty(fields: dict[str, Any], names: Sequence[str]) -> None:
     for name in names:
         if not fields[name]:
             del fields[name]
-
-
-def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
-    dumped = _short(_FAILURES.dump_python(tuple(failures), mode="json", warnings=False))
-    for fields in dumped:
-        for name in _CALLS:
-            if calls := _short(fields.pop(name, [])):
-                fields[name] = calls
-    return dumped
 
 
 def _short(dumped: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -294,6 +271,17 @@ def _restore(fields: dict[str, Any], rows: Sequence[TokenRow] | None, line: Line
     own: dict[str, Any] = {"tools": tools, "prompt": (), "turns": (), "rows": (), "contents": {}}
     bare = _TRAJECTORY.validate_python({**fields, **own})
     turns = tuple(_turn(turn, spoken) for turn in fields["turns"])
+    rewards = None if bare.rewards is None else bare.rewards.turns
+    for what, values in (("advantages", fields["advantages"]), ("turn rewards", rewards)):
+        if values is not None and len(values) != len(turns):
+            raise ValueError(f"{len(values)} {what} for the {len(turns)} turns of sibling {bare.sibling}")
+    ends = dict.fromkeys(range(len(own_rows)), 0)
+    for index, turn in enumerate(turns if own_rows else ()):
+        row, start, end = turn.span.row, turn.span.start, turn.span.end
+        size = len(token_rows[row].token_ids) if 0 <= row < len(token_rows) else end
+        if turn.index != index or not ends.get(row, math.inf) <= start <= end <= size:
+            raise ValueError(f"turn {index} of sibling {bare.sibling}: index {turn.index}, {turn.span}")
+        ends[row] = end
     return replace(bare, prompt=prompt, turns=turns, rows=token_rows)
 
 

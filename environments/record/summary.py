@@ -11,7 +11,7 @@ from rich.text import Text
 
 from environments.record.diagnosis import diagnosis_of
 from environments.record.totals import OTHER_NAMES, Summary
-from tools.plain_text import count_noun
+from tools.plain_text import count_noun, decimals
 
 Numbers = Mapping[str, Any]
 CHARTED_TURNS = 16
@@ -78,6 +78,12 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
     if alone and turns:
         share = f"{alone:,} of {turns:,} turns ({alone / turns:.1%})"
         without_peer = f"{share}, whose advantage is their raw return"
+    a_rollout = ""
+    if seconds := cost["rollout_s"]:
+        kept = numbers["rollouts"]["kept"]
+        sampled, read = tokens["sampled"] / kept, tokens["prompts"] / kept
+        mean_s = _format_seconds(seconds / kept)
+        a_rollout = f"{sampled:,.0f} tokens sampled, {read:,.0f} read, {mean_s} on average"
     rows = [
         ("groups", f"{done}" + counts(groups, " (", ")")),
         ("score", _format_range(numbers["score"])),
@@ -101,6 +107,7 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
             "tokens sampled",
             ", ".join(f"{tokens[kind]:,} {kind}" for kind in ("exact", "approximate") if tokens[kind]),
         ),
+        ("a rollout", a_rollout),
         *_condenser_rows(numbers),
         ("forks", _forks(numbers["forks"])),
         *((role, _answers(cost[role])) for role in _ROLES if role in cost),
@@ -117,18 +124,26 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
 
 
 def metric_rows(numbers: Numbers) -> list[tuple[str, str]]:
-    kinds = (("reward by part", "parts"), ("before weights", "raw"), ("metrics", "metrics"))
-    return [(name, text) for name, kind in kinds if (text := _format_spreads(numbers[kind]))]
+    rows: list[tuple[str, str]] = []
+    for name, kind in (("reward by part", "parts"), ("before weights", "raw"), ("metrics", "metrics")):
+        spreads = numbers[kind]
+        shown = [
+            f"{each}: {decimals(mean)} ({spreads[each]['count']:,})" for each, mean in _means(spreads).items()
+        ]
+        if OTHER_NAMES in spreads:
+            shown.append(f"and {spreads[OTHER_NAMES]['count']:,} numbers of other names")
+        rows += [(name, "  ".join(shown))] if shown else []
+    return rows
 
 
 def loop_rows(loop: float | None) -> list[tuple[str, str]]:
-    return [] if loop is None else [("event loop", f"busy {loop:.0%} of the time")]
+    return [] if loop is None else [("event loop", f"busy {loop:.0%} of the time that it could run")]
 
 
 def headline(numbers: Numbers) -> str:
     means = [*_means(numbers["parts"]).items(), *_means(numbers["metrics"]).items()]
     more = [f"+{len(means) - HEADLINE_NAMES}"] if means[HEADLINE_NAMES:] else []
-    return ", ".join([*(f"{name} {mean:.3f}" for name, mean in means[:HEADLINE_NAMES]), *more])
+    return ", ".join([*(f"{name} {decimals(mean)}" for name, mean in means[:HEADLINE_NAMES]), *more])
 
 
 def forks_in_short(numbers: Numbers) -> str:
@@ -182,9 +197,19 @@ def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
     for name in ("tokens_before", "tokens_after"):
         if name in condensed:
             condensed[name] = condensed[name]["mean"]
+    counted = ("rollouts", "scored", "without_peer", "groups_without_spread", "tool_errors")
     charted = {
         **{name: numbers[name] for name in ("score", "turns", "groups", "rollouts", "score_against")},
-        "turn": {f"{each['turn'] + 1:02}": _turn_chart(each) for each in numbers["by_turn"][:CHARTED_TURNS]},
+        "turn": {
+            f"{each['turn'] + 1:02}": {
+                "reward": each["reward"]["mean"],
+                "advantage": each["advantage"]["mean"],
+                "advantage_sd": each["advantage"]["sd"],
+                "tokens": each["tokens"]["mean"],
+                **{name: each[name] for name in counted},
+            }
+            for each in numbers["by_turn"][:CHARTED_TURNS]
+        },
         "credit": numbers["credit"],
         "part": _means(numbers["parts"]),
         "metric": _means(numbers["metrics"]),
@@ -206,17 +231,6 @@ def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
     return dict(_leaves(f"{prefix}/" if prefix else "", charted))
 
 
-def _turn_chart(turn: Numbers) -> dict[str, Any]:
-    counted = ("rollouts", "scored", "without_peer", "groups_without_spread", "tool_errors")
-    return {
-        "reward": turn["reward"]["mean"],
-        "advantage": turn["advantage"]["mean"],
-        "advantage_sd": turn["advantage"]["sd"],
-        "tokens": turn["tokens"]["mean"],
-        **{name: turn[name] for name in counted},
-    }
-
-
 def _leaves(path: str, values: Numbers) -> Iterator[tuple[str, float]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -233,30 +247,22 @@ def _means(spreads: Numbers) -> dict[str, float]:
     return {name: each["mean"] for name, each in spreads.items() if each["mean"] is not None}
 
 
-def _format_spreads(spreads: Numbers) -> str:
-    shown = [f"{name}: {mean:.3f} ({spreads[name]['count']:,})" for name, mean in _means(spreads).items()]
-    if OTHER_NAMES in spreads:
-        shown.append(f"and {spreads[OTHER_NAMES]['count']:,} numbers of other names")
-    return "  ".join(shown)
-
-
 def _format_range(spread: Numbers) -> str:
     if not spread["count"]:
         return "-"
-    deviation = "" if spread["sd"] is None else f", sd {spread['sd']:.3f}"
-    mean = "-" if spread["mean"] is None else f"{spread['mean']:.3f}"
-    return f"mean {mean}{deviation}, min {spread['min']:g}, max {spread['max']:g}"
+    deviation = "" if spread["sd"] is None else f", sd {decimals(spread['sd'])}"
+    return f"mean {decimals(spread['mean'])}{deviation}, min {spread['min']:g}, max {spread['max']:g}"
 
 
 def rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
     scored = [
         (index, each["reward"]) for index, each in enumerate(by_turn) if each["reward"]["mean"] is not None
     ]
-    shown = [f"{index + 1}: {each['mean']:.3f}" for index, each in scored if index < SHOWN_TURNS]
+    shown = [f"{index + 1}: {decimals(each['mean'])}" for index, each in scored if index < SHOWN_TURNS]
     later = [each for index, each in scored if index >= SHOWN_TURNS]
     if later:
         mean = sum(each["mean"] * each["count"] for each in later) / sum(each["count"] for each in later)
-        shown.append(f"{SHOWN_TURNS + 1}+: {mean:.3f}")
+        shown.append(f"{SHOWN_TURNS + 1}+: {decimals(mean)}")
     return "  ".join(shown)
 
 

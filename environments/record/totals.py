@@ -22,7 +22,6 @@ from environments.trajectory import (
     Rewards,
     Trajectory,
     TrajectoryGroup,
-    Turn,
 )
 from tools.plain_text import printable, shorten
 
@@ -36,7 +35,6 @@ MAX_INDICES = 128
 TEXT_CHARS = 160
 _NAME_CHARS = 40
 BETWEEN_CALLS = "between calls"
-_NO_VERSIONS = {"oldest": None, "newest": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +144,12 @@ class Most(float):
 
 
 class Summary:
-    def __init__(self) -> None:
+    def __init__(self, groups: Iterable[CreditedGroup] = ()) -> None:
         self.totals: dict[str, Any] = collect_totals(TrajectoryGroup(trajectories=()), EVALUATED) | {
             "groups": Tally()
         }
+        for credited in groups:
+            self.add(credited)
 
     def add(self, credited: CreditedGroup) -> None:
         if credited.group.is_evaluation:
@@ -183,8 +183,8 @@ class Summary:
             numbers["by_turn"][index] = {"turn": index, **later, **each}
         against = numbers["score_against"]
         numbers["score_against"] = {name: _correlation(sums) for name, sums in against.items()}
-        versions = [_format_version(each) for each in self.totals["weights"]["versions"]]
-        numbers["weights"] |= {"oldest": versions[0], "newest": versions[-1]} if versions else _NO_VERSIONS
+        versions = [_format_version(each) for each in self.totals["weights"]["versions"]] or [None]
+        numbers["weights"] |= {"oldest": versions[0], "newest": versions[-1]}
         condensed, rollouts = numbers["condensed"], numbers["rollouts"]["kept"]
         if condensed["times"] or condensed["summaries"]:
             condensed["is_estimate"] = condensed["is_estimate"] > 0
@@ -219,13 +219,24 @@ def collect_totals(
 ) -> dict[str, Any]:
     rollouts, profiled = group.trajectories, [*group.trajectories, *group.failures, group]
     stale = [each for each in rollouts if each.stale is not None]
-    turns = [turn for each in rollouts for turn in each.turns]
+    turns = [turn for each in rollouts for turn in each.own_turns]
+    # Branches begin where a hook may have found something wrong, and would tilt the mean.
+    trunks = [each for each in rollouts if each.trunk is None]
     condensed = [turn.condensed for turn in turns if turn.condensed is not None]
     results = [result for turn in turns for result in turn.tool_results]
-    rewards = [each.rewards for each in rollouts if each.rewards is not None]
-    sampled, summaries = sum(map(_count_sampled, turns)), [turn for turn in turns if turn.kind == "summary"]
-    exact = sum(_count_sampled(turn) for each in rollouts if each.exact for turn in each.turns)
+    rewards = [each.rewards for each in trunks if each.rewards is not None]
+    summaries = [turn for turn in turns if turn.kind == "summary"]
+    sampled = sum(turn.sampled_tokens for turn in turns)
+    of_summaries = sum(turn.sampled_tokens for turn in summaries)
+    exact = sum(turn.sampled_tokens for each in rollouts if each.exact for turn in each.own_turns)
     prompts = sum(turn.prompt_tokens for turn in turns)
+    siblings, tokens = (*group.failures, *rollouts), ("prompt_tokens", "completion_tokens")
+    calls: dict[str, list[JudgeCall]] = {
+        "judge": [*group.judge_calls, *(call for each in siblings for call in each.judge_calls)],
+        "user": [call for each in siblings for call in each.user_calls],
+        "summariser": [call for each in siblings for call in each.summariser_calls],
+        "other": [call for each in siblings for call in each.other_calls],
+    }
     has_credit = credited is not None and status != "failed"
     cause = None if credited is None else cause_of(credited)
     return {
@@ -238,26 +249,32 @@ def collect_totals(
         # The agent may have caused these; rollouts that it broke for certain get failed_score.
         "dropped_after_acting": Tally.of(_error_class(each) for each in group.failures if each.turns),
         "agent_caused": Tally.of(each.agent_caused.cause for each in rollouts if each.agent_caused),
-        "score": Spread.of(each.score for each in rollouts),
-        "turns": Spread.of(len(each.acts) for each in rollouts),
+        "score": Spread.of(each.score for each in trunks),
+        "honest_score": Spread.of(each.score for each in trunks if each.agent_caused is None),
+        "turns": Spread.of(len(each.acts) for each in trunks),
         "score_against": {
-            "turns": _covary(rollouts, lambda each: len(each.acts)),
-            "tokens": _covary(rollouts, lambda each: sum(map(_count_sampled, each.turns))),
+            "turns": _covary(trunks, lambda each: len(each.acts)),
+            "tokens": _covary(trunks, lambda each: sum(turn.sampled_tokens for turn in each.turns)),
         },
         "by_turn": _by_turn(group, credited if has_credit else None),
         # Parts are weighted and summed over a trajectory; raw ones are unweighted, per turn and outcome.
         "parts": NamedSpreads.of(map(sum_parts, rewards)),
         "raw": NamedSpreads.of(raw for each in rewards for raw in (*each.turn_raw, each.outcome_raw)),
-        "metrics": NamedSpreads.of(each.metrics for each in rollouts),
-        "stop_reasons": Tally.of(map(_stop_reason, rollouts)),
+        "metrics": NamedSpreads.of(each.metrics for each in trunks),
+        "stop_reasons": Tally.of(
+            each.stop_reason.value
+            if each.end_reason is None
+            else f"{each.stop_reason.value}: {each.end_reason}"
+            for each in rollouts
+        ),
         "tools": {
             "calls": len(results),
             "errors": Tally.of(result.error for result in results if result.error is not None),
         },
         "tokens": {
             "sampled": sampled,
-            "acts": sampled - sum(map(_count_sampled, summaries)),
-            "summaries": sum(map(_count_sampled, summaries)),
+            "acts": sampled - of_summaries,
+            "summaries": of_summaries,
             "exact": exact,
             "approximate": sampled - exact,
             "prompts": prompts,  # tokens that the model saw, over all calls
@@ -271,7 +288,7 @@ def collect_totals(
         },
         "condensed": {
             "times": len(condensed),
-            "rollouts": sum(any(turn.condensed for turn in each.turns) for each in rollouts),
+            "rollouts": sum(any(turn.condensed for turn in each.own_turns) for each in rollouts),
             "tokens_before": Spread.of(each.tokens_before for each in condensed),
             "tokens_after": Spread.of(each.tokens_after for each in condensed),
             "is_estimate": sum(each.is_estimate for each in condensed),
@@ -284,7 +301,12 @@ def collect_totals(
             "model_s": sum(turn.model_s for turn in turns),
             "tools_s": sum(turn.tools_s for turn in turns),
             "policy": {"prompt_tokens": prompts, "completion_tokens": sampled},
-            **_second_model_costs(group),
+            **{
+                role: {"answers": len(made)}
+                | {name: sum(call.usage.get(name, 0) for call in made) for name in tokens}
+                for role, made in calls.items()
+                if made
+            },
         },
         "credit": {
             "turns": sum(turn.kind == "act" and turn.trained for turn in turns) if has_credit else 0,
@@ -301,7 +323,9 @@ def collect_totals(
             "withheld_turns": Tally.of(chain.from_iterable(map(_length_buckets, stale))),
         },
         "sandboxes": {
-            "rollouts": Tally.of(map(_sandbox, rollouts)),
+            "rollouts": Tally.of(
+                f"{each.sandbox.backend} {each.sandbox.tier}" if each.sandbox else "none" for each in rollouts
+            ),
             "images": Distinct.fromkeys(
                 each.sandbox.image for each in rollouts if each.sandbox and each.sandbox.image
             ),
@@ -369,19 +393,25 @@ def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dic
         ]
         for each, row in zip(group.trajectories, rows, strict=True)
     ]
+    # A branch begins after the acts that it replayed.
+    starts = [
+        len(each.acts) - sum(turn.kind == "act" for turn in each.own_turns) for each in group.trajectories
+    ]
+    trunks = [row for row, each in zip(acts, group.trajectories, strict=True) if each.trunk is None]
     alone = () if credited is None else without_peer_of(credited)
     by_turn: list[dict[str, Any]] = []
     for index in range(max(map(len, acts), default=0)):
-        here = [row[index] for row in acts if index < len(row)]
+        here = [row[index] for row, start in zip(acts, starts, strict=True) if start <= index < len(row)]
+        of_trunks = [row[index] for row in trunks if index < len(row)]
         results = [result for act, _, _ in here for result in act.tool_results]
         advantages = [advantage for act, _, advantage in here if act.trained and advantage is not None]
         by_turn.append(
             {
-                "rollouts": len(here),
-                "scored": sum(reward is not None for _, reward, _ in here),
-                "reward": Spread.of(reward for _, reward, _ in here),
+                "rollouts": len(of_trunks),
+                "scored": sum(reward is not None for _, reward, _ in of_trunks),
+                "reward": Spread.of(reward for _, reward, _ in of_trunks),
                 "advantage": Spread.of(advantages),
-                "tokens": Spread.of(_count_sampled(act) for act, _, _ in here),
+                "tokens": Spread.of(act.sampled_tokens for act, _, _ in here),
                 # The advantage of these is their raw return.
                 "without_peer": None
                 if alone is None
@@ -398,27 +428,6 @@ def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dic
     return [*kept, *([reduce(merge, later)] if later else [])]
 
 
-def _count_sampled(turn: Turn) -> int:
-    return turn.sampled_tokens
-
-
-def _second_model_costs(group: TrajectoryGroup) -> dict[str, dict[str, int]]:
-    siblings = (*group.failures, *group.trajectories)
-    calls: dict[str, list[JudgeCall]] = {
-        "judge": [*group.judge_calls, *(call for each in siblings for call in each.judge_calls)],
-        "user": [call for each in siblings for call in each.user_calls],
-        "summariser": [call for each in siblings for call in each.summariser_calls],
-        "other": [call for each in siblings for call in each.other_calls],
-    }
-    tokens = ("prompt_tokens", "completion_tokens")
-    return {
-        role: {"answers": len(made)}
-        | {name: sum(call.usage.get(name, 0) for call in made) for name in tokens}
-        for role, made in calls.items()
-        if made
-    }
-
-
 def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
     if of.profile is None:
         return {}
@@ -432,22 +441,12 @@ def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
     }
     if isinstance(of, Trajectory):
         times["prompt_tokens"] = Spread.of(turn.prompt_tokens for turn in of.turns)
-        times["sampled_tokens"] = Spread.of(map(_count_sampled, of.turns))
+        times["sampled_tokens"] = Spread.of(turn.sampled_tokens for turn in of.turns)
     return times
 
 
 def _error_class(failure: Failure) -> str:
     return failure.error_class or failure.error.partition(": ")[0]
-
-
-def _stop_reason(trajectory: Trajectory) -> str:
-    stopped, why = trajectory.stop_reason.value, trajectory.end_reason
-    return stopped if why is None else f"{stopped}: {why}"
-
-
-def _sandbox(trajectory: Trajectory) -> str:
-    sandbox = trajectory.sandbox
-    return "none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"
 
 
 def _length_buckets(trajectory: Trajectory) -> list[str]:

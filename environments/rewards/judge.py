@@ -53,8 +53,14 @@ def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
             raise UnreadableError("there are braces outside of its object")
         try:
             verdict = schema.model_validate(found)
-        except (ValidationError, OverflowError, RecursionError) as error:
-            problem = _first_problem(error)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            problem = f"{where}: {first['msg']}"[:300] if where else first["msg"][:300]
+            continue
+        except (OverflowError, RecursionError) as error:
+            reason = "nested too deep" if isinstance(error, RecursionError) else str(error)[:100]
+            problem = f"a value in it is not possible ({reason})"
             continue
         if verdict not in fitting:
             fitting.append(verdict)
@@ -81,15 +87,6 @@ def _find_objects(text: str, wanted: str) -> Iterator[tuple[int, int, dict[str, 
                 if found.pop("id", None) == wanted:
                     yield begin, end, found
                 break
-
-
-def _first_problem(error: ValidationError | OverflowError | RecursionError) -> str:
-    if not isinstance(error, ValidationError):
-        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)[:100]
-        return f"a value in it is not possible ({reason})"
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}"[:300] if where else first["msg"][:300]
 
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from environments.policy.second_models import SecondModel, no_model
+from environments.policy.text_scorer import TextScorer
 from environments.rewards.judge import Judging
 from environments.rewards.verification_time import off_the_clock, seconds_left
-from environments.trajectory import Artefact, Message, Trajectory
+from environments.trajectory import Artefact, Message, ScoringModel, TextScore, Trajectory, parse_messages
 from tools.errors import ConfigError, IsolationError, SandboxError
-from tools.plain_text import is_utf8, utf8_path
+from tools.plain_text import is_utf8, utf8_text
 from tools.sandbox import Opening
 from tools.sandbox.archive import ArchivedFile, pack, unpack
 from tools.sandbox.base import MAX_READ_BYTES, ExecResult, NoSandbox, Sandbox, SandboxRecord
@@ -30,6 +31,7 @@ Reward = float | Mapping[str, float]
 _ROLLOUT_ONLY = frozenset({
     "sandbox", "state", "verify", "artefact", "keep", "files", "metrics", "notes", "messages", "turn_scores",
 })  # fmt: skip
+MAX_VERIFIED_BYTES = 2 << 20
 _SPARE_BYTES = 64 << 10
 _KILLED = 137
 
@@ -97,7 +99,7 @@ class AgentFiles:
 
     def _record(self, artefact: Artefact) -> None:
         if self._is_kept:
-            path = utf8_path(artefact.path)
+            path = utf8_text(artefact.path)
             self._artefacts[self.turn, path, artefact.is_folder] = replace(
                 artefact, path=path, turn=self.turn
             )
@@ -170,6 +172,7 @@ class RolloutContext(Judging):
     """Results of `score_turn`, one per finished act."""
     notes: dict[str, object] = field(default_factory=dict[str, object])
     """Values for later hooks of the same rollout."""
+    text_scorer: TextScorer = field(default_factory=TextScorer, repr=False)
     messages: tuple[Message, ...] = field(default=(), repr=False)
     """The conversation so far, with the replies to this turn."""
     end_reason: str | None = None
@@ -205,6 +208,33 @@ class RolloutContext(Judging):
             raise ConfigError(f"ctx.end({reason!r:.100}) comes {when}; end a rollout while it runs")
         if self.end_reason is None:
             self.end_reason = reason[:_REASON_CHARS]
+
+    async def policy_logprob(
+        self, text: str, context: str | Sequence[Any] | None = None, *, by: ScoringModel = "policy"
+    ) -> TextScore:
+        """Return the log-probabilities that the policy gives to `text` as the next assistant message.
+
+        The policy's renderer writes the context with the rollout's tools, as a prompt of its own, and ends it
+        where the policy begins to sample. The text's tokens follow: the text is tokenised on its own, and
+        neither the chat format's tokens nor the end of the turn count. `total` is the sum in nats, at
+        temperature 1; `logprobs` has each token, `tokens` their number, `weight_version` the weights.
+
+        Args:
+            text: What the policy might say, such as the right answer.
+            context: The conversation before it, as text or messages; by default this rollout's so far, with
+                the replies to this turn, whole. Append a message to ask for an answer:
+                `[*ctx.messages, {"role": "user", "content": "The answer?"}]`.
+            by: Whose they are: `reference` is the model of `--reference.base_url`.
+
+        Raises:
+            ConfigError: if the policy cannot score text, or the text is empty.
+            ContextOverflow: if context and text exceed the model's window.
+            PolicyError: if the model server failed after all retries; never a number.
+        """
+        if not isinstance(text, str) or not text or not is_utf8(text):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+            raise ConfigError(f"ctx.policy_logprob takes a text, got {text!r:.100}")
+        messages = self.messages if context is None else parse_messages(context, "ctx.policy_logprob")
+        return await self.text_scorer.score(messages, text, by)
 
     async def artefact(
         self,
@@ -293,7 +323,9 @@ class RolloutContext(Judging):
                     paths = artefacts if outputs is None else outputs
                 brought = plain_files(await _take_fitting(source, paths, own), by_agent=True)
             async with self._fresh_opening().for_verifier(own).beginning_with(brought) as verifier:
-                return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
+                return await verifier.exec(
+                    command, stdin=stdin, timeout_s=timeout_s, max_output_bytes=MAX_VERIFIED_BYTES
+                )
 
         with measure("ctx.verify"), off_the_clock():
             return await _run_within(limit_s, run())

@@ -135,18 +135,11 @@ async def pairwise_rewards(
             tasks = [comparing.create_task(compare(*pair)) for pair in pairs]
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    wins = {pair: task.result() for pair, task in zip(pairs, tasks, strict=True)}
-    return [
-        _share(
-            [
-                part
-                for other in range(count)
-                if other != index
-                for part in (wins[index, other], 1.0 - wins[other, index])
-            ]
-        )
-        for index in range(count)
-    ]
+    parts: list[list[float]] = [[] for _ in range(count)]
+    for (first, second), task in zip(pairs, tasks, strict=True):
+        parts[first].append(task.result())
+        parts[second].append(1.0 - task.result())
+    return [_share(each) for each in parts]
 
 
 def _share(parts: Sequence[float]) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 
@@ -25,6 +24,7 @@ from environments.trajectory import (
 )
 from tools.calls import ToolCall, ToolContext, ToolResult, ToolSpec
 from tools.errors import AgentCausedError, ConfigError, RolloutError, TimeLimitExceeded
+from tools.plain_text import hide
 from tools.registry import ToolOutput, Toolset
 from tools.sandbox.base import Sandbox
 from tools.waiting import side_by_side
@@ -81,6 +81,8 @@ class LoopResult:
     rows: tuple[TokenRow, ...]
     stop_reason: StopReason
     exact: bool
+    had_no_room: bool = False
+    """Whether the rollout ended because a limit forbade the next model call."""
     agent: AgentRun | None = None
     other_calls: tuple[JudgeCall, ...] = ()
 
@@ -123,11 +125,15 @@ class AgentLoop:
     calls: HookCalls
     context: LoopContext | None = None
     respond: Callable[[Turn], Awaitable[tuple[Message, ...]]] | None = None
+    before_act: Callable[[int], Awaitable[None]] | None = None
+    """Called before each act is requested, with its number from 1."""
     condensers: Sequence[Condenser] = ()
     estimate: TokenEstimate = field(default_factory=lambda: TokenEstimate(ChatMLRenderer.embedded()))
     """Counts tokens for condensers if the policy does not; one for all rollouts of a policy."""
     where: str = ""
     summariser: Summariser | None = None
+    hidden: Sequence[str] = ()
+    """Texts that no tool result may show."""
     stop_reason: StopReason | None = field(default=None, init=False)
     _unfinished: Turn | None = field(default=None, init=False)
     """A sampled turn that was not yielded, because its calls or the reply to it broke."""
@@ -178,6 +184,7 @@ class AgentLoop:
             rows=self.rows,
             stop_reason=self.stop_reason or StopReason.COMPLETED,
             exact=self._models.exact,
+            had_no_room=self._models.stopped is not None and not self._models.is_discarded,
         )
 
     def break_off(self, caused: AgentCaused) -> list[Turn]:
@@ -186,7 +193,9 @@ class AgentLoop:
         return [] if self._unfinished is None else [self._unfinished]
 
     async def turns(self) -> AsyncGenerator[Turn]:
-        for _ in range(self.budget.max_turns):
+        for act in range(1, self.budget.max_turns + 1):
+            if self.before_act is not None:
+                await self.before_act(act)
             if self._condensing is not None:
                 for summary in await self._condensing.condense():
                     yield summary
@@ -201,14 +210,12 @@ class AgentLoop:
         self.stop_reason = StopReason.MAX_TURNS
 
     async def _sample(self) -> Sampled | None:
-        models, condensing = self._models, self._condensing
+        models = self._models
         try:
+            if models.stopped is None and self._condensing is not None:
+                return await self._condensing.sample()
             if models.stopped is None:
-                if condensing is None:
-                    return await models.sample(models.request(self._said, position=len(self._said)))
-                cause = condensing.cause_of_fork()
-                sampled = await models.sample(await condensing.request(), rewritten=cause)
-                return replace(sampled, turn=condensing.with_context(sampled.turn))
+                return await models.sample(models.request(self._said, position=len(self._said)))
         except Stopped:
             pass
         self.stop_reason = models.stopped
@@ -249,45 +256,39 @@ class AgentLoop:
             return _not_run(call, _IS_OVER)
         if limit_s <= 0:
             return _not_run(call, _TIME_IS_UP, timed_out=True)
+
+        async def run(name: str, function: Callable[[], Any], *, busy: Callable[[], bool]) -> ToolOutput:
+            setting = "tool_timeout_s" if limit_s == self.budget.tool_timeout_s else "rollout_timeout_s"
+            doing = f"tool {name}, turn {index + 1}"
+            try:
+                return await self.calls.run(
+                    function,
+                    doing=doing,
+                    limit_s=limit_s,
+                    setting=setting,
+                    busy=busy,
+                    is_parallel=is_parallel,
+                )
+            except TimeLimitExceeded as error:
+                if error.still_running:  # it may still change what the rollout is judged by
+                    raise AgentCausedError(str(error), cause="tool_timeout") from error
+                is_over = monotonic() >= self._models.deadline
+                note = _TIME_IS_UP if is_over else f"[stopped: still running after {limit_s:.3g} s]"
+                return ToolOutput(content=note, timed_out=True)
+
         try:
-            return await self.toolset.execute(
+            result = await self.toolset.execute(
                 call,
                 self.sandbox,
                 timeout_s=limit_s,
                 max_output_chars=self.budget.tool_output_chars,
-                run=partial(self._run_tool, index, limit_s, is_parallel),
+                run=run,
                 context=self.context,
             )
+            return replace(result, content=hide(result.content, self.hidden)) if self.hidden else result
         except AgentCausedError as error:
             self._broken = self._broken or error
             return _not_run(call, _BROKE.format(error), timed_out=error.cause == "tool_timeout")
-
-    async def _run_tool(
-        self,
-        index: int,
-        limit_s: float,
-        is_parallel: bool,
-        name: str,
-        function: Callable[[], Any],
-        *,
-        busy: Callable[[], bool],
-    ) -> ToolOutput:
-        try:
-            return await self.calls.run(
-                function,
-                doing=f"tool {name}, turn {index + 1}",
-                limit_s=limit_s,
-                setting="tool_timeout_s" if limit_s == self.budget.tool_timeout_s else "rollout_timeout_s",
-                busy=busy,
-                is_parallel=is_parallel,
-            )
-        except TimeLimitExceeded as error:
-            if error.still_running:  # it may still change what the rollout is judged by
-                raise AgentCausedError(str(error), cause="tool_timeout") from error
-            note = f"[stopped: still running after {limit_s:.3g} s]"
-            if monotonic() >= self._models.deadline:
-                note = _TIME_IS_UP
-            return ToolOutput(content=note, timed_out=True)
 
     def _reason_to_stop(self, sampled: Sampled, turn: Turn) -> StopReason | None:
         if self.is_ended:

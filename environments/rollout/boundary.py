@@ -1,14 +1,17 @@
 """The error boundary of a group's rollouts: an error in one of them drops it and nothing else."""
 
 import asyncio
+import linecache
 import logging
+import re
 import traceback
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import TypeVar, cast
+from types import TracebackType
+from typing import Any, TypeVar, cast
 
 from environments.rollout.containment import hook_calls
 from environments.trajectory import AgentCaused, Failure, JudgeCall, StopReason
@@ -23,6 +26,7 @@ from tools.errors import (
     UsageError,
     UserCodeBroke,
 )
+from tools.extras import LIBRARIES, OWN_FOLDERS
 from tools.plain_text import without_credentials
 from tools.sandbox.base import SandboxFileError
 
@@ -30,9 +34,16 @@ _ERROR_CHARS = 1_500
 _TRACEBACK_CHARS = 20_000
 _NAME_CHARS = 200
 _MOST_KINDS = 1_000
-_NO_FILES = "<frozen ", "<string>"
+_OF_OTHERS = re.compile("|".join(map(re.escape, (*OWN_FOLDERS, *LIBRARIES, "<string>"))) + "|.*-packages/")
 _WITHOUT_TRACEBACK = RewardError, UsageError
-_NOT_AWAITED = "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_code` in an `async def` hook?"
+_HINTS = {
+    "coroutine": "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_code` in an `async def` "
+    "hook?",
+    "'Turn' object": "; what the model wrote is turn.message.content, its calls are turn.message.tool_calls",
+    "'Trajectory' object": "; what the model wrote is trajectory.turns[-1].message.content",
+}
+"""What to write, by the words of an error."""
+_SHOWN_KEYS = 20
 
 
 def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
@@ -121,10 +132,13 @@ def reason_of(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     try:
         trace = _from_user_code(error.__traceback__)
-        if trace is error.__traceback__ and isinstance(error, _WITHOUT_TRACEBACK) and error.__cause__ is None:
-            trace = None
-        lines = traceback.format_exception(type(error), error, trace)
-        return _shorten("".join(lines), _TRACEBACK_CHARS)
+        shown = traceback.TracebackException(type(error), error, trace)
+        if isinstance(error, _WITHOUT_TRACEBACK) and error.__cause__ is None:
+            # It says what to change; only the user's own lines tell where.
+            own = [frame for frame in shown.stack if not frame.filename.startswith(OWN_FOLDERS)]
+            shown = traceback.TracebackException(type(error), error, trace if own else None)
+            shown.stack = traceback.StackSummary.from_list(own)
+        return _shorten("".join(shown.format()), _TRACEBACK_CHARS)
     except BaseException as why:  # noqa: BLE001  # as for the message
         return f"(no traceback: {type(why).__name__})"
 
@@ -132,11 +146,28 @@ def traceback_of(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         message = str(error)
-        if isinstance(error, AttributeError | TypeError) and "coroutine" in message:
-            message += _NOT_AWAITED
+        if isinstance(error, AttributeError | TypeError):
+            message += next((hint for words, hint in _HINTS.items() if words in message), "")
+        elif isinstance(error, KeyError):
+            message += _keys_of_item(error)
         return _shorten(message, _ERROR_CHARS)
     except BaseException as why:  # noqa: BLE001  # `__str__` may be user code
         return f"(no message: {type(why).__name__})"
+
+
+def _keys_of_item(error: KeyError) -> str:
+    """Return the keys of the local variable `item` if the line that raised names it and it lacks the key."""
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    if not frames or not error.args:
+        return ""
+    frame, number = frames[-1]
+    given = frame.f_locals.get("item")
+    item = cast("dict[Any, Any]", given) if type(given) is dict else {}
+    is_named = re.search(r"\bitem\b", linecache.getline(frame.f_code.co_filename, number))
+    if not item or not is_named or error.args[0] in item:
+        return ""
+    names = [f"{name!r:.40}" for name in islice(item, _SHOWN_KEYS)]
+    return f"; the item has {', '.join(names)}{', …' if len(item) > _SHOWN_KEYS else ''}"
 
 
 def _name(error: BaseException) -> str:
@@ -151,13 +182,14 @@ def _stop_reason(error: BaseException) -> StopReason | None:
 
 
 def _where(error: BaseException) -> str | None:
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(_from_user_code(error.__traceback__))
     if isinstance(error, TurnwiseError) or not frames:
         return None
-    # `exit()` and methods of dataclasses have no file.
-    frames = [frame for frame in frames if not frame.filename.startswith(_NO_FILES)] or frames
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
-    return _shorten(place, _NAME_CHARS)
+    # `json.loads` breaks in a library, methods of dataclasses have no file: the line that called them counts.
+    home = f"{Path(frames[0].filename).parent}/"
+    own = [each for each in frames if each.filename.startswith(home) or not _OF_OTHERS.match(each.filename)]
+    frame = (own or frames)[-1]
+    return _shorten(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}", _NAME_CHARS)
 
 
 def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
@@ -207,12 +239,7 @@ class Boundary:
         self._cancelled_before = task.cancelling()
 
     def failure_of(
-        self,
-        error: BaseException,
-        sibling: int,
-        *,
-        turns: int,
-        asked: Mapping[str, Sequence[JudgeCall]] = MappingProxyType({}),
+        self, error: BaseException, sibling: int, *, turns: int, asked: Mapping[str, Sequence[JudgeCall]]
     ) -> Failure:
         """Return the failure of a rollout; re-raise exits and cancellations from outside."""
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
@@ -232,7 +259,9 @@ class Boundary:
 
     def result(self, rollout: "asyncio.Task[T | Failure]", sibling: int) -> T | Failure:
         if rollout.cancelled():
-            return self.failure_of(asyncio.CancelledError("its task was cancelled"), sibling, turns=0)
+            return self.failure_of(
+                asyncio.CancelledError("its task was cancelled"), sibling, turns=0, asked={}
+            )
         return rollout.result()
 
 

@@ -13,7 +13,7 @@ from environments.rewards.judge import quoted
 from environments.rollout.boundary import reason_of
 from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.context import Condenser, Entry, History, name_of
-from environments.rollout.model_calls import ModelCalls, Stopped
+from environments.rollout.model_calls import ModelCalls, Sampled, Stopped
 from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.rows import text_problem, texts_problem
 from environments.trajectory import Condensed, Kept, Message, StopReason, Turn
@@ -52,7 +52,14 @@ def _check_entry(entry: Any, conversation: Sequence[Entry], where: str) -> Entry
         raise ConfigError(f"{where} gave an entry {entry!r:.100}; an entry is a turnwise.condensers.Entry")
     index: Any = entry.index
     if index is None:
-        return _check_written(entry, conversation, where)
+        message = entry.message
+        if (problem := _problem(message)) is not None:
+            raise ConfigError(f"{where} wrote a message that no model can see: {problem}")
+        turn: Any = entry.turn
+        last = next((said.turn for said in reversed(conversation) if said.turn is not None), -1)
+        if turn is not None and (type(turn) is not int or not 0 <= turn <= last):
+            raise ConfigError(f"{where} wrote an entry of turn {turn!r:.100}; there are {last + 1} turns")
+        return entry if type(entry.is_summary) is bool else replace(entry, is_summary=bool(entry.is_summary))
     if type(index) is not int or not 0 <= index < len(conversation):
         raise ConfigError(
             f"{where} gave an entry with the index {index!r:.100}; the conversation has {len(conversation)} "
@@ -64,17 +71,6 @@ def _check_entry(entry: Any, conversation: Sequence[Entry], where: str) -> Entry
             f"{where} changed message {index} and kept its index; what it writes has index=None"
         )
     return said
-
-
-def _check_written(entry: Entry, conversation: Sequence[Entry], where: str) -> Entry:
-    message = entry.message
-    if (problem := _problem(message)) is not None:
-        raise ConfigError(f"{where} wrote a message that no model can see: {problem}")
-    turn: Any = entry.turn
-    last = next((said.turn for said in reversed(conversation) if said.turn is not None), -1)
-    if turn is not None and (type(turn) is not int or not 0 <= turn <= last):
-        raise ConfigError(f"{where} wrote an entry of turn {turn!r:.100}; there are {last + 1} turns")
-    return entry if type(entry.is_summary) is bool else replace(entry, is_summary=bool(entry.is_summary))
 
 
 def _problem(message: Message) -> str | None:
@@ -141,17 +137,14 @@ class Condensing:
         self.entries += added
         self._history += tuple(added)
 
-    async def request(self) -> CompletionRequest:
-        return await self._with_size(self._request(self._history))
-
-    def cause_of_fork(self) -> str | None:
-        return self._cause(self._history)
-
-    def with_context(self, turn: Turn) -> Turn:
-        tokens = turn.span.start if self.models.exact else self._prompt_tokens
+    async def sample(self) -> Sampled:
+        """Sample the next act after the condensed history; raises what `ModelCalls.sample` raises."""
+        cause, request = self._cause(self._history), self._request(self._history)
+        sampled = await self.models.sample(await self._with_size(request), rewritten=cause)
+        tokens = sampled.turn.span.start if self.models.exact else self._prompt_tokens
         done = self._condensed and replace(self._condensed, tokens_after=tokens)
         self._condensed, self._changed = None, []
-        return self._hold(turn, self._history, done)
+        return replace(sampled, turn=self._hold(sampled.turn, self._history, done))
 
     async def condense(self) -> tuple[Turn, ...]:
         """Apply the condensers. Return the turns of kind `summary` that they needed."""
@@ -237,7 +230,17 @@ class Condensing:
     def _hold(self, turn: Turn, history: History, condensed: Condensed | None) -> Turn:
         said = len(self.entries)
         self._held = (*history, Entry(message=turn.message, index=said, turn=turn.index))
-        return replace(turn, context=_context_of(history, said), condensed=condensed)
+        parts: list[Kept | Message] = []
+        for entry in history:
+            index, last = entry.index, parts[-1] if parts else None
+            if index is None:
+                parts.append(entry.message)
+            elif isinstance(last, Kept) and last.end == index:
+                parts[-1] = Kept(start=last.start, end=index + 1)
+            else:
+                parts.append(Kept(start=index, end=index + 1))
+        context = None if parts == [Kept(start=0, end=said)] else tuple(parts)
+        return replace(turn, context=context, condensed=condensed)
 
 
 class OpenAsking:
@@ -253,8 +256,9 @@ class OpenAsking:
 
     @property
     def max_tokens(self) -> int:
-        models = self._condensing.models
-        return models.budget.max_prompt_tokens(find_window(models.policy))
+        budget, window = self._condensing.models.budget, find_window(self._condensing.models.policy)
+        room = budget.max_row_tokens if window is None else min(budget.max_row_tokens, window)
+        return room - min(budget.max_tokens_per_turn, room // 2)
 
     async def tokens(self, history: Sequence[Entry]) -> int:
         self._refuse_afterwards()
@@ -290,19 +294,6 @@ class OpenAsking:
             raise ConfigError(
                 f"{self._where} asks after it gave its history; a condenser asks while it decides"
             )
-
-
-def _context_of(history: History, said: int) -> tuple[Kept | Message, ...] | None:
-    parts: list[Kept | Message] = []
-    for entry in history:
-        index, last = entry.index, parts[-1] if parts else None
-        if index is None:
-            parts.append(entry.message)
-        elif isinstance(last, Kept) and last.end == index:
-            parts[-1] = Kept(start=last.start, end=index + 1)
-        else:
-            parts.append(Kept(start=index, end=index + 1))
-    return None if parts == [Kept(start=0, end=said)] else tuple(parts)
 
 
 _NO_SUMMARY = {

@@ -130,7 +130,14 @@ class fit_context:  # noqa: N801
         if await asking.tokens(history) <= budget:
             return history
         turns = len(turns_of(history))
-        dropped = await _fewest(history, asking, int(REFILLED * budget), turns)
+        low, high = min(1, turns), turns
+        while low < high:
+            middle = (low + high) // 2
+            if await asking.tokens(without_oldest(history, middle)) <= int(REFILLED * budget):
+                high = middle
+            else:
+                low = middle + 1
+        dropped = high
         if dropped == turns > 1 and await asking.tokens(without_oldest(history, turns - 1)) <= budget:
             dropped = turns - 1
         return await within(without_oldest(history, dropped), asking, budget)
@@ -159,7 +166,9 @@ class trim_tool_output:  # noqa: N801
         shorter, kept = text, len(text)
         while (tokens := await asking.text_tokens(shorter)) > self.max_tokens and kept > 0:
             kept = min(kept * self.max_tokens // tokens, kept - 1)
-            shorter = _without_middle(text, kept)
+            head = text[: (kept + 1) // 2]
+            tail = text[len(text) - kept // 2 :]
+            shorter = f"{head}\n[{len(text) - kept} characters left out]\n{tail}"
         return entry if shorter is text else entry.with_content(shorter)
 
 
@@ -248,23 +257,6 @@ def name_of(condenser: Any) -> str:
     return name
 
 
-async def _fewest(history: History, asking: Asking, max_tokens: int, turns: int) -> int:
-    low, high = min(1, turns), turns
-    while low < high:
-        middle = (low + high) // 2
-        if await asking.tokens(without_oldest(history, middle)) <= max_tokens:
-            high = middle
-        else:
-            low = middle + 1
-    return high
-
-
-def _without_middle(text: str, kept: int) -> str:
-    head = text[: (kept + 1) // 2]
-    tail = text[len(text) - kept // 2 :]
-    return f"{head}\n[{len(text) - kept} characters left out]\n{tail}"
-
-
 def _at_least(condenser: str, name: str, value: int, least: int) -> None:
     if type(value) is not int or value < least:
         raise ConfigError(f"{condenser}: {name} is {value!r}; give a whole number from {least} on")
@@ -298,11 +290,10 @@ _READS: Mapping[str, Sequence[str]] = {
 
 
 def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Condenser, ...]:
-    """Return the condensers of an environment: those of the settings, or else of the class.
+    """Return the condensers that `--env.condenser` names, or else those of the class (`own`).
 
     Raises:
-        ConfigError: if a name is unknown, a setting leaves no room or has no effect, or the class's value
-            is not a condenser.
+        ConfigError: if one cannot be used.
     """
     if config.condenser is not None:
         return _by_name(config.condenser, config)

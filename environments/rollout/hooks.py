@@ -1,7 +1,9 @@
 """The hooks of an environment, each with its default."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, signature
+from pathlib import Path
 from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
@@ -17,6 +19,9 @@ from tools.calls import ToolSpec
 from tools.errors import NoModelError
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import ToolSource
+
+LEFT_OUT_LOG = logging.getLogger(f"{__name__}.left_out")
+"""Logger of warnings about items that `load_items` left out; `check` silences it and lists them."""
 
 Item = Any
 T = TypeVar("T")
@@ -48,6 +53,8 @@ class Hooks:
     packages: tuple[str, ...] = ()
     """Python packages in all sandboxes: requirements such as `pytest==8.4.2`, or one path of a lock file;
     resolved once, before the first rollout."""
+    dataset_path: str | None = None
+    """File of items next to the class's own; `--env.dataset_path` and `--env.dataset_name` replace it."""
     required_fields: tuple[str, ...] = ()
     default_estimator: str = "grpo"
     missing_outcome: MissingOutcome | None = None
@@ -68,6 +75,8 @@ class Hooks:
     """Whether all `def` code of a rollout shares one thread even if `prepare` is `async def`."""
     scripted_solves: bool = False
     """Whether the scripted agent solves every item at skill 1 and none at 0; `check` tests it."""
+    left_out: Mapping[str, str] = {}
+    """What `load_items` found but refused as an item, with the reason."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
 
     config: AgentEnvConfig
@@ -100,6 +109,10 @@ class Hooks:
     def load_eval_items(self) -> MaybeAsync[Sequence[Item]]:
         """Return the items of `evaluate`; by default those of `load_items`."""
         return self.load_items()
+
+    def item_files(self, item: Item) -> Sequence[Path]:
+        """Return folders with files that decide an item's rollouts; `check` plays it again if one changes."""
+        return ()
 
     def next_items(self, history: RunHistory) -> MaybeAsync[Sequence[str] | None]:
         """Return the ids of the items to roll out next, for example for a curriculum.
@@ -153,6 +166,14 @@ class Hooks:
         only if the turn called a tool. Called even if a budget ends the rollout, but not after `ctx.end`.
         """
 
+    def branch_at(self, item: Item, ctx: RolloutContext) -> MaybeAsync[bool]:
+        """Return whether to branch at the next turn.
+
+        Called before the request of each turn, until it returns True once. Continuations replay what
+        came before, so `--env.branches` needs tools and hooks that give the same again.
+        """
+        raise NotImplementedError
+
     def train_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> MaybeAsync[bool]:
         """Return whether to train a turn; if not, its rewards still count for other turns."""
         return True
@@ -168,7 +189,7 @@ class Hooks:
 
     def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> MaybeAsync[Reward]:
         """Return one number for the whole trajectory, while the sandbox is still open."""
-        raise NotImplementedError
+        raise NotImplementedError("AgentEnv has no reward of its own: leave out super().compute_reward")
 
     def state_key(self, item: Item, turn: Turn | None, *args: Any, **kwargs: Any) -> MaybeAsync[str | None]:
         """Return the state after `turn` (`None`: the start), for estimators that compare equal states."""

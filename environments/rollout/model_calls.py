@@ -49,14 +49,6 @@ class Budget:
     tool_timeout_s: float
     tool_output_chars: int
 
-    def max_prompt_tokens(self, window: int | None) -> int:
-        """Return the longest prompt that leaves room for a turn; a turn takes at most half of the row.
-
-        `window` is the model's context window in tokens, if known.
-        """
-        room = self.max_row_tokens if window is None else min(self.max_row_tokens, window)
-        return room - min(self.max_tokens_per_turn, room // 2)
-
 
 def budget_of(config: AgentEnvConfig, limits: Any = MappingProxyType({}), *, env: str = "") -> Budget:
     """Return the smaller of each setting and the item's limit (`limits_for`)."""
@@ -108,6 +100,8 @@ class ModelCalls:
     exact: bool = field(default=True, init=False)
     stopped: StopReason | None = field(default=None, init=False)
     stopped_by: str = field(default="", init=False)
+    is_discarded: bool = field(default=False, init=False)
+    """Whether the last completion was thrown away, because it came too late or was too long."""
     tokens_left: int = field(init=False)
     deadline: float = field(init=False)
     """End of the rollout's time, by `time.monotonic`."""
@@ -226,14 +220,16 @@ class ModelCalls:
         except TimeLimitExceeded:
             if monotonic() < self.deadline:
                 raise  # the limit of a hook that the policy called
+            self.is_discarded = True
             raise self.stop(StopReason.TIME_BUDGET) from None
         # What a policy samples must be below its `vocabulary_size`, if it has one.
         size: int | None = getattr(self.policy, "vocabulary_size", None)
         completion = check_completion(given, request, vocabulary_size=size)
         if self.count is not None:
             await self.count.learn(request, completion)
-        before = row_tokens if completion.extends_row else 0
-        if before + len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
+        prompt = len(completion.prompt_ids) + (row_tokens if completion.extends_row else 0)
+        if prompt + len(completion.token_ids) > self.budget.max_row_tokens:
+            self.is_discarded = prompt < self.budget.max_row_tokens
             raise self.stop(StopReason.CONTEXT_OVERFLOW)
         return completion
 

@@ -57,8 +57,8 @@ class TokenEstimate:
         if not self._is_told:
             self._is_told = True
             _LOG.warning(
-                "%s: condensers use estimated prompt tokens: counts of our tokenizer, corrected by those of "
-                "the server", policy,
+                "%s: estimated prompt tokens are used: counts of our tokenizer, corrected for condensers by "
+                "those of the server", policy,
             )  # fmt: skip
 
     def _ratio(self, ratios: "_Ratios", ours: int) -> float:

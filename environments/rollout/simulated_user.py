@@ -159,13 +159,9 @@ class SimulatedUser:
 
     def _system(self, persona: str) -> Message:
         votes = _VOTES.replace("{marks}", ", ".join(self.votes)) if self.votes else ""
+        values = {"votes": votes, "done": self.done, "gave_up": self.gave_up, "persona": persona}
         text = self.instructions
-        for name, value in (
-            ("votes", votes),
-            ("done", self.done),
-            ("gave_up", self.gave_up),
-            ("persona", persona),
-        ):
+        for name, value in values.items():
             text = text.replace(f"{{{name}}}", value)
         return Message(role="system", content=text)
 

@@ -41,10 +41,27 @@ def find_environment(given: str) -> type[AgentEnv]:
     if source.endswith(".py"):
         module = load_file(source)
     else:
-        module = load_module(source) if "." in source or class_name else None
-    if module is None:
-        return _find_installed(given, source)
-    return _pick(module, class_name, source)
+        is_path = "/" in source or source.startswith(".")
+        module = load_module(source) if ("." in source or class_name) and not is_path else None
+    if module is not None:
+        return _pick(module, class_name, source)
+    known = installed_environments()
+    found = [each for each in known if each.name == given]
+    if len(found) > 1:
+        targets = " or ".join(each.target for each in found)
+        packages = ", ".join(each.package for each in found)
+        raise ConfigError(f"{given!r} is an environment of {len(found)} packages, {packages}; give {targets}")
+    if not found and source in SHIPPED:
+        raise ConfigError(
+            f"{source!r} is an environment and takes no class; give it alone, or path/to/file.py:Class"
+        )
+    if not found:
+        names = sorted({*SHIPPED, *(each.name for each in known)})
+        raise ConfigError(
+            f"no environment {source!r}{did_you_mean(source, names)}; choose one of {', '.join(names)}, "
+            f"or give a folder of `turnwise new`, or path/to/file.py:Class"
+        )
+    return _load_registered(found[0].target, f"environment {given!r} of the package {found[0].package}")
 
 
 def _find_in_folder(folder: Path) -> type[AgentEnv]:
@@ -76,18 +93,6 @@ def _find_in_folder(folder: Path) -> type[AgentEnv]:
     return found
 
 
-def _find_installed(given: str, source: str) -> type[AgentEnv]:
-    known = installed_environments()
-    found = [each for each in known if each.name == given]
-    if len(found) > 1:
-        targets = " or ".join(each.target for each in found)
-        packages = ", ".join(each.package for each in found)
-        raise ConfigError(f"{given!r} is an environment of {len(found)} packages, {packages}; give {targets}")
-    if not found:
-        raise ConfigError(_unknown_name(source, [each.name for each in known]))
-    return _load_registered(found[0].target, f"environment {given!r} of the package {found[0].package}")
-
-
 def _load_registered(target: str, where: str) -> type[AgentEnv]:
     source, _, class_name = target.partition(":")
     module = load_module(source) if source and class_name else None
@@ -96,18 +101,6 @@ def _load_registered(target: str, where: str) -> type[AgentEnv]:
             f"{where} cannot be loaded: it is registered as {target!r}, and there is no such module"
         )
     return _pick(module, class_name, where)
-
-
-def _unknown_name(given: str, installed: list[str]) -> str:
-    if given in SHIPPED:
-        return (
-            f"{given!r} is an environment and takes no class; give {given!r} alone, or path/to/file.py:Class"
-        )
-    names = sorted({*SHIPPED, *installed})
-    return (
-        f"no environment {given!r}{did_you_mean(given, names)}; choose one of {', '.join(names)}, "
-        f"or give a folder of `turnwise new`, or path/to/file.py:Class"
-    )
 
 
 def _pick(module: ModuleType, class_name: str, source: str) -> type[AgentEnv]:

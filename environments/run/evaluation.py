@@ -17,7 +17,7 @@ from environments.record.totals import Summary, sum_parts
 from environments.run.run_list import unique_groups
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import RecordError
-from tools.plain_text import one_line
+from tools.plain_text import decimals, one_line
 
 RESAMPLES = 2000
 
@@ -215,8 +215,12 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
 def _interval_text(estimate: Estimate) -> str:
     if estimate.mean is None:
         return "nothing was scored"
-    interval = "" if estimate.low is None else f"  95 % interval {estimate.low:.3f} to {estimate.high:.3f}"
-    return f"{estimate.mean:.3f}{interval}  ({estimate.items} items)"
+    interval = (
+        ""
+        if estimate.low is None
+        else f"  95 % interval {decimals(estimate.low)} to {decimals(estimate.high)}"
+    )
+    return f"{decimals(estimate.mean)}{interval}  ({estimate.items} items)"
 
 
 MOST_K = 16
@@ -252,7 +256,13 @@ class Side:
         totals = self.items.setdefault((group.item_id, group.item_hash), ItemTotals())
         totals.lost += len(group.failures)
         for trajectory in group.trajectories:
-            totals.add(trajectory, self._verdict(trajectory))
+            passed = trajectory.passed
+            if passed is None and self.pass_score is not None:
+                self.by_pass_score += 1
+                outcome = None if trajectory.rewards is None else trajectory.rewards.outcome
+                reached = trajectory.score if outcome is None else outcome
+                passed = reached is not None and reached >= self.pass_score
+            totals.add(trajectory, passed)
 
     def values(self) -> dict[str, Any]:
         totals = self.items.values()
@@ -269,14 +279,6 @@ class Side:
             "passed_by_pass_score": self.by_pass_score,
             "aggregates": self.summary.values(),
         }
-
-    def _verdict(self, trajectory: Trajectory) -> bool | None:
-        if trajectory.passed is not None or self.pass_score is None:
-            return trajectory.passed
-        self.by_pass_score += 1
-        outcome = None if trajectory.rewards is None else trajectory.rewards.outcome
-        reached = trajectory.score if outcome is None else outcome
-        return reached is not None and reached >= self.pass_score
 
 
 def read_side(place: str, record: Record, *, pass_score: float | None = None) -> Side:
@@ -448,16 +450,13 @@ def _estimates(name: str, of: Mapping[str, Any]) -> Row:
 
 
 def _estimate(of: Mapping[str, Any], *, sign: str = "") -> str:
-    if of["mean"] is None:
-        return "-"
-    interval = "" if of["low"] is None else f" [{of['low']:{sign}.3f}, {of['high']:{sign}.3f}]"
-    return f"{of['mean']:{sign}.3f}{interval}"
+    interval = "" if of["low"] is None else f" [{decimals(of['low'], sign)}, {decimals(of['high'], sign)}]"
+    return f"{decimals(of['mean'], sign)}{interval}"
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value.is_integer() and abs(value) >= 10 else f"{value:,.3f}"
+    is_count = value is not None and value.is_integer() and 10 <= abs(value) < 1e15
+    return f"{value:,.0f}" if is_count else decimals(value, ",")
 
 
 def _text(value: str | Sequence[str]) -> str:

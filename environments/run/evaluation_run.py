@@ -163,12 +163,11 @@ def _groups(env: AgentEnv, recorder: Recorder) -> Iterator[CreditedGroup]:
 
 def _print_end(console: Console, *, totals: _Totals, planned: int, loop: float | None) -> None:
     evaluation = totals.evaluation
-    if evaluation is None:
-        print_side_notes(console, totals.summary)
-        console.print(f"no rollout was left to evaluate; {totals.tried} of {planned} items were tried")
-        return
-    print_evaluation(console, evaluation)
-    print_rows(console, [*metric_rows(totals.summary.values()), *loop_rows(loop)])
+    if evaluation is not None:
+        print_evaluation(console, evaluation)
+        print_rows(console, [*metric_rows(totals.summary.values()), *loop_rows(loop)])
     print_side_notes(console, totals.summary)
-    if not evaluation.complete:
+    if evaluation is None:
+        console.print(f"no rollout was left to evaluate; {totals.tried} of {planned} items were tried")
+    elif not evaluation.complete:
         console.print("the same command goes on from here", soft_wrap=True)

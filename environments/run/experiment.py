@@ -57,13 +57,11 @@ NOT_COUNTED = WHERE_WRITTEN | frozenset({
     "dataset_path",
 })  # fmt: skip
 """Settings that may differ between runs of an experiment."""
-ADDED = frozenset({"on_cut"})
+ADDED = frozenset({"on_cut", "branches", "branch_at"})
 """Settings that older records lack. Their defaults stay out of the fingerprint, so that those runs resume."""
 OF_A_SERVER = frozenset({
     "server_type", "family", "tools", "context_tokens", "temperature", "top_p", "extra_body",
 })  # fmt: skip
-OF_A_SECOND_MODEL = ("temperature", "top_p", "max_tokens", "extra_body")
-OF_TRAINING = ("group_size", "min_group_size")
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
 """Credit can be recomputed; waits, addresses and secrets do not change recorded values."""
 _LONG = 200
@@ -85,7 +83,11 @@ def origin_of(
     config, parts = env.config, env.lifecycle.parts
     settings = _settings(config)
     if evaluation:
-        settings = {name: text for name, text in settings.items() if name not in OF_TRAINING}
+        settings = {
+            name: text
+            for name, text in settings.items()
+            if name not in ("group_size", "min_group_size", "branches", "branch_at")
+        }
         counted = {"eval_rollouts": config.eval_rollouts, "pass_score": config.pass_score}
         settings |= {"evaluation": "true", **{name: stable_text(each) for name, each in counted.items()}}
     tools = {
@@ -95,7 +97,7 @@ def origin_of(
     second_models = {
         f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
         for server in parts.second_servers
-        for name in OF_A_SECOND_MODEL
+        for name in ("temperature", "top_p", "max_tokens", "extra_body")
     } | {
         f"{server.section} model_name": stable_text(parts.second_models.name_of(server.section))[:_LONG]
         for server in parts.second_servers
@@ -118,6 +120,7 @@ def origin_of(
             # A class's own choices count like settings.
             **env.lifecycle.facts(),
             **_servers(env.servers),
+            **({} if parts.constraints == "ask" else {"constraints": parts.constraints}),
             **second_models,
             **_agent(env.agent),
             **({"dataset": file_digest(Path(dataset))} if dataset is not None and is_local else {}),

@@ -45,7 +45,7 @@ class ShownGroups:
         group = credited.group
         has_credit = credited.status != "failed" and not group.is_evaluation
         for trajectory, row in zip(group.trajectories, credited.advantages, strict=True):
-            if trajectory.score is not None:
+            if trajectory.score is not None and trajectory.trunk is None:
                 self._value("score", trajectory.score)
             for index, reward in enumerate((trajectory.act_rewards or ())[:CHARTED_TURNS]):
                 if reward is not None:
@@ -92,22 +92,26 @@ def note_of(
     credited: CreditedGroup, *, is_charted: bool = False, lacking: tuple[str, ...] | None = None
 ) -> GroupNote:
     group = credited.group
-    summary = Summary()
-    summary.add(credited)
     shown = None
     if is_charted:
         shown = ShownGroups()
         shown.add(credited)
+    outages = [
+        f"{each.error_class}: {each.error.removeprefix(f'{each.error_class}: ')}"
+        if is_outage(each.stop_reason, each.error, each.error_class)
+        else None
+        for each in group.failures
+    ]
     last = group.failures[-1].error if group.failures else None
     loss = group.error or last or credited.reason or "no rollout was started"
     return GroupNote(
         past=past_group(credited),
-        summary=summary,
+        summary=Summary([credited]),
         loss=loss if group.is_lost else None,
         cause=cause_of(credited),
         lacks_image=bool(group.failures)
         and all(failure.error_class == "ImageUnavailable" for failure in group.failures),
-        outages=tuple(map(_outage, group.failures)) + (None,) * len(group.trajectories),
+        outages=(*outages, *[None] * len(group.trajectories)),
         group_id=group.group_id,
         versions={each.sibling: each.weight_versions for each in group.trajectories if each.stale is None},
         failed_by_model=credited.status == "failed"
@@ -117,12 +121,6 @@ def note_of(
         lacking=lacking,
         shown=shown,
     )
-
-
-def _outage(failure: Failure) -> str | None:
-    if not is_outage(failure.stop_reason, failure.error, failure.error_class):
-        return None
-    return f"{failure.error_class}: {failure.error.removeprefix(f'{failure.error_class}: ')}"
 
 
 def sample(trajectory: Trajectory, credited: CreditedGroup) -> dict[str, str | float | None]:
@@ -245,8 +243,19 @@ class Lessons:
     def __init__(self, say: Callable[[str], None], *, has_credit: bool = False) -> None:
         self._say, self._has_credit = say, has_credit
         self._causes: Counter[Cause | None] = Counter()
+        self._groups = self._turns = self._untrained = 0
 
     def add(self, note: GroupNote) -> None:
+        if note.cause is not None or note.past.status == "ok":  # no evaluation
+            self._groups += 1
+            self._turns += note.summary.totals["forks"]["turns"]
+            self._untrained += note.summary.totals["credit"]["untrained"]
+            if self._groups == _DIAGNOSED_AFTER and 2 * self._untrained > self._turns:
+                self._say(
+                    f"{self._untrained} of {self._turns} turns of the first {self._groups} groups are not "
+                    "trained: --openai.constraints enforce, train_turn, train_threads and "
+                    "--env.mask_truncated exclude turns"
+                )
         self._has_credit |= note.past.status == "ok"
         cause, siblings = note.cause, len(note.past.scores) + note.past.lost
         if self._has_credit or cause is None or siblings < 2:
@@ -362,7 +371,17 @@ class OwnEvaluations(OwnGroups):
     async def run(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
         env = self._env
         group = await env.rollout_group(task, size or self._size(), watch=self._watch)
-        return without_credit(env, await score_eval(env, task, group, self._watch))
+        group = await score_eval(env, task, group, self._watch)
+        preset, params = env.config.estimator_preset, env.lifecycle.parts.estimator_params
+        return CreditedGroup(
+            group=group,
+            advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
+            policy=env.policy_name,
+            estimator=env.estimator,
+            estimator_params=recorded_params(env.estimator, preset=preset, params=params),
+            status="no_credit" if group.trajectories else "failed",
+            reason="an evaluation" if group.trajectories else "no rollout is left",
+        )
 
 
 class FinishedGroups:
@@ -403,21 +422,6 @@ async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, wat
             kept.append(replace(trajectory, passed=verdict))
     failures.sort(key=lambda failure: failure.sibling)
     return replace(group, trajectories=tuple(kept), failures=tuple(failures), is_evaluation=True)
-
-
-def without_credit(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
-    params = recorded_params(
-        env.estimator, preset=env.config.estimator_preset, params=env.lifecycle.parts.estimator_params
-    )
-    return CreditedGroup(
-        group=group,
-        advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
-        policy=env.policy_name,
-        estimator=env.estimator,
-        estimator_params=params,
-        status="no_credit" if group.trajectories else "failed",
-        reason="an evaluation" if group.trajectories else "no rollout is left",
-    )
 
 
 async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:

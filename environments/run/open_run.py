@@ -13,6 +13,7 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
+from environments.credit import describe
 from environments.record.origin import RunOrigin, credit_text, in_short
 from environments.record.private_file import AppendFile
 from environments.record.recorder import Recorder
@@ -125,6 +126,11 @@ async def open_run(  # noqa: PLR0913  # what three commands want of it, by name
     Raises UsageError if the environment cannot be opened, or the record is of another experiment, cannot be
     read or written, or is written by another process.
     """
+    config = env.config
+    if config.group_size == 1 and not evaluation:
+        describe(env.estimator).refuse_singles(
+            config.estimator_preset, config.estimator_params, "group_size is 1"
+        )
     log = RunLog()
     progress = Progress(console, log=log)
     with watch_run(env, progress) as watchdog:
@@ -284,7 +290,9 @@ class OpenRecord:
         is_known = self.resumed and not recorder.written and isinstance(covered, dict)
         if is_known and cast("dict[str, Any]", covered).get("bytes") == size:
             return kept | {"experiments": experiments}
-        whole = await asyncio.to_thread(_summary_of, recorder) if self.resumed else added
+        whole = added
+        if self.resumed:
+            whole = await asyncio.to_thread(Summary, unique_groups(recorder.path, recorder.finished))
         return {
             "of": {"groups": whole.done, "bytes": size},
             "experiments": experiments,
@@ -308,10 +316,3 @@ class OpenRecord:
     def _close(self, state: str, **more: Any) -> None:
         ended = {"state": state, "ended": moment(), "wall_s": round(monotonic() - self._started, 3)}
         self.facts |= ended | more
-
-
-def _summary_of(recorder: Recorder) -> Summary:
-    summary = Summary()
-    for credited in unique_groups(recorder.path, recorder.finished):
-        summary.add(credited)
-    return summary

@@ -17,6 +17,8 @@ from environments.rollout.boundary import traceback_of
 from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.hooks import writes
 from environments.rollout.items.tasks import GroupTask, PastGroup, RunHistory
+from environments.rollout.lifecycle.hook_checks import SharedState
+from environments.rollout.lifecycle.rollout_hooks import floor_advice
 from environments.run.group_source import (
     FIRST_PAUSE_S,
     Breaker,
@@ -69,18 +71,17 @@ async def process(
     async with open_run(env, console, place, options, open_source) as run:
         with env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             most = len(env.items) if env.config.total_steps == -1 else env.config.total_steps
-            tasks = ask_tasks(run, calls, most=most) if has_next_items else _plan_tasks(run)
+            if has_next_items:
+                tasks = ask_tasks(run, calls, most=most)
+            else:
+                assert run.record is not None
+                planned, shard = env.tasks(), options.shard
+                own = planned if shard is None else planned[shard.index :: shard.count]
+                if not own and shard is not None:
+                    run.progress.say(f"shard {shard} has no group of the {len(planned)} that are planned")
+                tasks = PlannedTasks(own, run.record.recorder)
             code = await roll_out(run, tasks)
         return await _end(run, tasks, code)
-
-
-def _plan_tasks(run: OpenRun) -> "PlannedTasks":
-    assert run.record is not None
-    planned, shard = run.env.tasks(), run.record.shard
-    own = planned if shard is None else planned[shard.index :: shard.count]
-    if shard is not None and not own:
-        run.progress.say(f"shard {shard} has no group of the {len(planned)} that are planned")
-    return PlannedTasks(own, run.record.recorder)
 
 
 def ask_tasks(run: OpenRun, calls: HookCalls, *, most: int) -> "NextItemsTasks":
@@ -105,6 +106,9 @@ async def _end(run: OpenRun, tasks: "PlannedTasks | NextItemsTasks", code: int) 
     if summary.done:
         path, wall_s, loop = str(recorder.path), progress.elapsed_s, run.watchdog.utilisation
         progress.print(partial(print_summary, summary=summary, path=path, wall_s=wall_s, loop=loop))
+    parts, honest_score = run.env.lifecycle.parts, summary.values()["honest_score"]["min"]
+    if advice := floor_advice(honest_score, parts.failed_score):
+        progress.say(advice)
     if left:
         by = f" by {signal.Signals(code - 128).name}" if code > 128 else ""
         progress.say(f"stopped{by} with {left} groups to go; the same command goes on from here")
@@ -138,6 +142,8 @@ async def roll_out(run: OpenRun, tasks: "PlannedTasks | NextItemsTasks") -> int:
     except (StoppedError, RunError) as error:
         progress.say(f"stopped: {error}")
         return FAILED
+    finally:
+        driver.say_shared()
 
 
 class _Driver:
@@ -145,6 +151,7 @@ class _Driver:
         self._run, self._recorder, self._tasks = run, recorder, tasks
         self._traces = Traces(run.progress.observers)
         self._breaker = Breaker(Streak(run.env.config.max_failed_groups), run.progress.say)
+        self._shared = SharedState(run.env)
         self._lessons = Lessons(run.progress.say, has_credit=recorder.contents.has_credit)
 
     async def ready(self) -> None:
@@ -154,6 +161,7 @@ class _Driver:
 
     async def start(self, task: GroupTask) -> FinishedGroup:
         self._breaker.start((task.item_id, task.epoch))
+        self._shared.look()
         return await self._run.source.run(task)
 
     async def record(self, task: GroupTask, done: FinishedGroup) -> None:
@@ -170,6 +178,11 @@ class _Driver:
         if not recorder.has_failed_before(task.item_id, task.epoch):
             self._breaker.end((task.item_id, task.epoch), done.note)
         self._lessons.add(done.note)
+        self._shared.look()
+
+    def say_shared(self) -> None:
+        if shared := self._shared.warning():
+            self._run.progress.say(shared)
 
     async def begin(self, left: Iterator[GroupTask]) -> list[GroupTask]:
         source, tasks = self._run.source, self._tasks

@@ -26,7 +26,7 @@ from environments.rollout.containment.hook_calls import InFlight, InFlightNow
 from environments.run.group_source import GroupNote
 from environments.run.run_list import RunLog
 from environments.run.tracking import Observers
-from tools.plain_text import printable
+from tools.plain_text import decimals, printable
 
 _ITEM_CHARS = 80
 _DOING_CHARS = 40
@@ -173,6 +173,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         self._last_line = monotonic()
+        line = "\n".join(map(printable, line.split("\n")))
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
         if self._log is not None:
             self._log.add(line)
@@ -199,11 +200,11 @@ class Progress:
         done, elapsed = self._done_before + self.summary.done, self.elapsed_s
         rate = self.summary.done / elapsed if elapsed > 0 else 0.0
         numbers = self.summary.values()
-        mean, images = numbers["score"]["mean"], numbers["sandboxes"]["images"]
+        images = numbers["sandboxes"]["images"]
         parts = [
             f"groups {done}" + (f"/{self._total}" if self._total is not None else ""),
             f"{len(self.in_flight)} in flight",
-            "mean score -" if mean is None else f"mean score {mean:.3f}",
+            f"mean score {decimals(numbers['score']['mean'])}",
             headline(numbers),
             f"{numbers['rollouts']['dropped']} dropped",
             f"{rate * 60:.1f}/min",

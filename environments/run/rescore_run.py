@@ -18,7 +18,10 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.base_env import AgentEnv
+from environments.credit.estimator_registry import check_branches_of
+from environments.policy.base import CompletionRequest
 from environments.policy.second_models import SCRIPTED, ScriptedAnswers, SecondModel, TextAnswer
+from environments.policy.text_scorer import TextScorer, by_question
 from environments.record.diagnosis import cause_of
 from environments.record.group_line import decode_group
 from environments.record.origin import SHARD, Contents, differences
@@ -43,16 +46,13 @@ from environments.trajectory import (
     Message,
     StopReason,
     Trajectory,
-    TrajectoryGroup,
     Turn,
 )
 from tools.errors import ConfigError, RecordError, RunError, UsageError
-from tools.plain_text import utf8_path
+from tools.plain_text import decimals, utf8_text
 from tools.sandbox.archive import check
 from tools.sandbox.base import MAX_READ_BYTES, ExecResult, NoSandbox, Sandbox, SandboxRecord
 from tools.sandbox.host.supervised import file_error
-
-_LIVE = frozenset({"sandbox", "state"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,8 +77,7 @@ class Change:
 
     def text(self) -> str:
         sides = [self.before.values(), self.after.values()]
-        means = [each["score"]["mean"] for each in sides]
-        shown = " -> ".join("-" if mean is None else f"{mean:.3f}" for mean in means)
+        shown = " -> ".join(decimals(each["score"]["mean"]) for each in sides)
         rollouts = sides[0]["rollouts"]["kept"]
         rows = [
             f"{self.before.done} groups, {rollouts} rollouts: rewards of {self.changed} changed",
@@ -181,7 +180,7 @@ class RecordedContext(RolloutContext):
         self.files = RecordedFiles(self.recorded, self.refuse)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _LIVE:
+        if name in ("sandbox", "state"):
             object.__getattribute__(self, "refuse")(
                 f"uses ctx.{name}, which a rollout has and its record has not"
             )
@@ -222,14 +221,22 @@ class Replay:
         """Return the group with rewards and advantages as the environment computes them now.
 
         Recorded failures stay; a hook that raises now adds one. Raises ConfigError if a hook needs a live
-        rollout; RecordError if the group is of another environment or its item changed.
+        rollout; CreditError if the estimator does not credit its branches; RecordError if the group is of
+        another environment or its item changed.
         """
         env, group = self._env, old.group
         if group.env != env.name:
             raise RecordError(f"it is of environment {group.env!r}, and cannot be rescored by {env.name!r}")
         if not group.trajectories:
             return old
-        task = GroupTask(item=self._item_of(group), item_id=group.item_id, epoch=group.epoch)
+        check_branches_of(group, env.lifecycle.parts.estimator, env.lifecycle.parts.estimator_params)
+        if group.item_hash is None:
+            raise RecordError(f"it does not say what item {group.item_id!r} was")
+        item = self._items.get(group.item_id, group.item)  # the recorded one is plain JSON
+        if item_hash(item) != group.item_hash:
+            whose = "the environment's" if group.item_id in self._items else "the recorded"
+            raise RecordError(f"item {group.item_id!r} changed: {whose} is not the one that was rolled out")
+        task = GroupTask(item=item, item_id=group.item_id, epoch=group.epoch)
         live = LiveAccess(env.name)
         boundary = Boundary(f"{env.name}, item {task.item_id}", env.lifecycle.failure_kinds)
         env.lifecycle.refuse_abandoned()
@@ -253,16 +260,6 @@ class Replay:
         group = await env.compare(task, group, self._watch, judge)
         live.check()
         return replace(env.credit(group), policy=old.policy)
-
-    def _item_of(self, group: TrajectoryGroup) -> Any:
-        """Return the environment's item of this id, or else the recorded one (plain JSON)."""
-        if group.item_hash is None:
-            raise RecordError(f"it does not say what item {group.item_id!r} was")
-        item = self._items.get(group.item_id, group.item)
-        if item_hash(item) != group.item_hash:
-            whose = "the environment's" if group.item_id in self._items else "the recorded"
-            raise RecordError(f"item {group.item_id!r} changed: {whose} is not the one that was rolled out")
-        return item
 
     async def _sibling(
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, boundary: Boundary
@@ -295,11 +292,14 @@ class Replay:
         held: AsyncExitStack,
     ) -> RecordedContext:
         def refuse(what: str) -> NoReturn:
-            live.refuse(calls.doing.partition(":")[0], what)
+            live.refuse(calls.hook_name, what)
+
+        async def ask(_: CompletionRequest, text: str) -> NoReturn:
+            refuse(f"scores {text!r:.100} by a model, which its record has not")
 
         async def opener() -> SandboxOpener:
             spec = await self._env.lifecycle.sandbox_spec(task.item, calls)
-            snapshot = await held.enter_async_context(self._env.lifecycle.snapshot(spec, task.item, calls))
+            snapshot = await self._env.lifecycle.snapshot(spec, task.item, calls, held)
             return self._env.lifecycle.sandbox_openers(spec, snapshot)[1]
 
         task = task.for_rollout()
@@ -314,13 +314,15 @@ class Replay:
             verify_timeout_s=self._env.config.verify_timeout_s,
             messages=recorded.prompt,
             judge_model=self._judge(task, recorded.judge_calls, refuse, calls),
+            text_scorer=TextScorer(ask=ask, reference=ask, recorded=by_question(recorded.text_scores)),
             recorded=recorded,
             refuse=refuse,
             opener=opener,
         )
 
     async def _score(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
-        hooks = RolloutHooks(self._env.lifecycle, ctx, calls)
+        hooks = RolloutHooks(self._env.lifecycle, ctx, calls, seed=ctx.seed)
+        hooks.replayed = recorded.replayed
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
         order = [index for index, _ in sorted(enumerate(turns), key=_scoring_index)]
@@ -408,7 +410,7 @@ class RecordedFiles(AgentFiles):
     def _content(self, path: str, max_bytes: int, *, is_folder: bool) -> bytes:
         when = "after the last turn" if self.turn is None else f"in turn {self.turn + 1}"
         what = f"takes {path!r:.100} {when}, which"
-        kept = self._known.get((self.turn, utf8_path(path), is_folder))
+        kept = self._known.get((self.turn, utf8_text(path), is_folder))
         if kept is None:
             self._refuse(f"{what} its rollout did not take, or did not keep (--env.artefacts_mb)")
         if kept.error == "EFBIG" and max_bytes > kept.size:

@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 from environments.base_env import AgentEnv
 from environments.config import Section
 from environments.record.origin import RunOrigin
-from environments.record.private_file import read_small, write_private
+from environments.record.private_file import read_object, write_private
 from environments.record.run_folder import RunFolder
 from environments.run.experiment import WHERE_WRITTEN, environment_files
 from environments.run.run_list import moment
@@ -25,7 +25,6 @@ Sources = Mapping[str, str]
 COMMAND_LINE = "command line"
 MOST_BYTES = 16 * 1024 * 1024
 MOST_FILES = 2_000
-_MOST_EARLIER = 100
 _SECRET_NAME = re.compile(r".*(key|secret|password|passwd|credentials?|authorization)", re.IGNORECASE)
 _TOKEN_NAME = re.compile(r".*[_-]?(token|auth)", re.IGNORECASE)
 _SHORTEST_TOKEN = 12
@@ -42,11 +41,11 @@ def write_run_files(
     accepted: Sequence[str],
     resumed: bool,
 ) -> list[str]:
-    before = _read(folder.fingerprint) if resumed else None
+    before = read_object(folder.fingerprint, MOST_BYTES) if resumed else {}
     head = f"# {env.name}, last started {moment()}; --config takes this file.\n"
     write_private(folder.config, (head + settings_text(env, sources)).encode("utf-8", "backslashreplace"))
     earlier: list[dict[str, Any]] = []
-    if before is not None:
+    if isinstance(before.get("fingerprint"), str):
         if before["fingerprint"] != origin.fingerprint:
             # Keep the source of earlier groups under another name.
             kept = folder.path / f"environment-{before['fingerprint'][:8]}"
@@ -57,7 +56,7 @@ def write_run_files(
                 raise RecordError(f"cannot write {kept}: {error.strerror}") from error
         elif folder.environment.is_dir():
             return []
-        earlier = [*before.pop("earlier", []), before][-_MOST_EARLIER:]
+        earlier = [*before.pop("earlier", []), before][-100:]
     left_out = copy_environment(environment_files(env), folder.environment)
     now: dict[str, Any] = {
         "fingerprint": origin.fingerprint,
@@ -72,15 +71,6 @@ def write_run_files(
     write_private(folder.fingerprint, text.encode("utf-8", "backslashreplace") + b"\n")
     names = [f"{name} ({why})" for name, why in left_out.items()]
     return [f"left out of {folder.environment}: {', '.join(names[:3])}, {len(names)} in all"] if names else []
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        fields: Any = json.loads(read_small(path, MOST_BYTES) or b"")
-    except (ValueError, RecursionError):
-        return None
-    known = isinstance(fields, dict) and isinstance(cast("dict[str, Any]", fields).get("fingerprint"), str)
-    return cast("dict[str, Any]", fields) if known else None
 
 
 def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
@@ -134,13 +124,10 @@ def settings_text(env: AgentEnv, sources: Sources | None) -> str:
     `sources` is the origin of each setting; `None`: a program.
     """
     lines = ["env:", *_lines(env.config, sources)]
-    if len(env.servers) == 1:
-        lines += ["openai:", *_lines(env.servers[0], sources)]
-    elif env.servers:
-        lines.append("openai:")
-        for server in env.servers:
-            first, *rest = _lines(server, sources)
-            lines += [f"- {first.lstrip()}", *rest]
+    lines += ["openai:"] if env.servers else []
+    for server in env.servers:
+        first, *rest = _lines(server, sources)
+        lines += [first if len(env.servers) == 1 else f"- {first.lstrip()}", *rest]
     for server in env.lifecycle.parts.second_servers:
         lines += [f"{server.section}:", *_lines(server, sources)]
     return "\n".join(lines) + "\n"

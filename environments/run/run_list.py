@@ -6,17 +6,17 @@ import json
 import os
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from environments.record.origin import GroupKey
-from environments.record.private_file import private, read_small, write_private
+from environments.record.private_file import private, read_object, write_private
 from environments.record.recorder import Record, groups_of, read_contents
 from environments.record.run_folder import RunFolder, Shard, missing_shards, run_folder, shard_records
 from environments.trajectory import CreditedGroup
@@ -102,21 +102,19 @@ def write_summary(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    try:
-        fields: Any = json.loads(read_small(path, _MOST_SUMMARY_BYTES) or b"")
-    except (ValueError, RecursionError):
-        return None
-    is_known = isinstance(fields, dict) and cast("dict[str, Any]", fields).get("schema") == SCHEMA
-    return cast("dict[str, Any]", fields) if is_known else None
+    fields = read_object(path, _MOST_SUMMARY_BYTES)
+    return fields if fields.get("schema") == SCHEMA else None
 
 
-def unique_groups(record: Record, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
+def unique_groups(
+    record: Record, finished: Container[GroupKey], *, rows: bool = True
+) -> Iterator[CreditedGroup]:
     """Yield the groups of a record, without failures of groups that were repeated.
 
     `finished` are the groups that succeeded in the end. Raises RecordError if the record is unreadable or
     a line is malformed.
     """
-    return filter(CountedOnce(finished), groups_of(record))
+    return filter(CountedOnce(finished), groups_of(record, rows=rows))
 
 
 class CountedOnce:
@@ -132,10 +130,14 @@ class CountedOnce:
         self._failed.add(key)
         return counts
 
+    def is_outdated_by(self, credited: CreditedGroup) -> bool:
+        """Whether a failed group that counted was done again, and `finished` is older than that."""
+        key = credited.group.item_id, credited.group.epoch
+        return credited.status != "failed" and key in self._failed and key not in self._finished
+
 
 _DEPTH = 4
 _LONGEST_TEXT = 200
-_STATES = ("finished", "stopped", "broke", "running")
 
 _Text = Annotated[str, AfterValidator(lambda text: printable(text[:_LONGEST_TEXT], "?"))]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -182,9 +184,6 @@ class ListedRun:
     pass_at_1: float | None = None
     note: str = ""
 
-    def values(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def list_runs(below: Path) -> list[ListedRun]:
     found = [_describe_run(RunFolder(path), below) for path in _folders(below, _DEPTH)]
@@ -223,44 +222,39 @@ def _describe_run(folder: RunFolder, root: Path) -> ListedRun:
         notes.append("summary.json is damaged" if there else "no summary.json")
     is_behind = values is not None and size is not None and fields.of.bytes != size
     if is_behind:
-        notes.append(f"the score is of its first {fields.of.groups} groups")
+        was = "its first" if (size or 0) > fields.of.bytes else "more than are left: it had"
+        notes.append(f"the score is of {was} {fields.of.groups} groups")
     if (shard := Shard.of_path(folder.record)) is not None:
         found = shard_records(folder.path.with_suffix(""))
         notes += filter(None, [missing_shards([each for each in found if each.count == shard.count])])
     if fields.experiments > 1:
         notes.append(f"groups of {fields.experiments} experiments")
     done, failed = fields.done, fields.failed
-    if size and (is_behind or done is None or failed is None):
+    if size is not None and (is_behind or done is None or failed is None):
         try:
             contents = read_contents(folder.record)
             done, failed = len(contents.finished), len(contents.failed - contents.finished)
         except (RecordError, ValueError, LookupError, TypeError, AttributeError):
-            pass  # a malformed line
-    state = fields.state if fields.state in _STATES else "unknown"
+            done = failed = None
+            notes.append("record.jsonl is damaged")
+    lost_some = is_behind and (done or 0) + (failed or 0) < (fields.planned or 0)
+    known = ("stopped", "broke", "running", *(() if lost_some else ("finished",)))
+    state = fields.state if fields.state in known else "unknown"
+    *above, name = folder.path.resolve().parts
     env = fields.env or folder.path.resolve().parent.name
+    of_env = run_folder(env, name).path.parent.name
+    # Below the folder of the environment, such as `sweep/seed-0`, or else below `root`.
+    below = [*folder.path.relative_to(root).parts[:-1]]
+    if of_env in above:
+        below = above[len(above) - above[::-1].index(of_env) :]
     return ListedRun(
         path=str(folder.path),
         env=env,
-        name=_name(folder, env, root),
+        name="/".join([*below, name]),
         started=fields.started or changed,
         state="killed" if state == "running" and not is_running(folder.log) else state,
-        policy=fields.policy,
-        fingerprint=fields.fingerprint,
-        planned=fields.planned,
         done=done,
         failed=failed,
-        score=fields.score,
-        pass_at_1=fields.pass_at_1,
+        **fields.model_dump(include={"policy", "fingerprint", "planned", "score", "pass_at_1"}),
         note="; ".join(notes),
     )
-
-
-def _name(folder: RunFolder, env: str, root: Path) -> str:
-    """Return the path below the folder of the environment, such as `sweep/seed-0`, or else below `root`."""
-    *above, name = folder.path.resolve().parts
-    of_env = run_folder(env, name).path.parent.name
-    if of_env in above:
-        below = above[len(above) - above[::-1].index(of_env) :]
-    else:
-        below = folder.path.relative_to(root).parts[:-1]
-    return "/".join([*below, name])

@@ -36,8 +36,23 @@ def trace_group(credited: CreditedGroup, tracer: "Tracer") -> None:
         lost = isinstance(rollout, Failure)
         wall_s = (rollout.profile and rollout.profile.wall_s) or 0.0 if lost else rollout.wall_s
         at = now - round(wall_s * 1e9)
-        name, facts = f"invoke_agent {group.env}", _without_none(_rollout(credited, rollout))
-        root = tracer.start_span(name, Context(), attributes=facts, start_time=at)
+        rewards = None if isinstance(rollout, Failure) else rollout.rewards
+        facts: Mapping[str, Any] = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": group.env,
+            "gen_ai.request.model": credited.policy,
+            "error.type": rollout.error_class if isinstance(rollout, Failure) else None,
+            "turnwise.group_id": group.group_id,
+            "turnwise.item_id": group.item_id,
+            "turnwise.sibling": rollout.sibling,
+            "turnwise.status": credited.status,
+            "turnwise.estimator": credited.estimator,
+            "turnwise.stop_reason": rollout.stop_reason and rollout.stop_reason.value,
+            "turnwise.score": rewards and rewards.score,
+            "turnwise.outcome": rewards and rewards.outcome,
+        }
+        attributes = _without_none(facts)
+        root = tracer.start_span(f"invoke_agent {group.env}", Context(), attributes=attributes, start_time=at)
         if lost:
             root.set_status(StatusCode.ERROR, rollout.error)
         within = set_span_in_context(root, Context())
@@ -48,24 +63,6 @@ def trace_group(credited: CreditedGroup, tracer: "Tracer") -> None:
             at += round(seconds * 1e9)
             span.end(at)
         root.end(max(at, now))
-
-
-def _rollout(credited: CreditedGroup, rollout: Trajectory | Failure) -> Mapping[str, Any]:
-    rewards = None if isinstance(rollout, Failure) else rollout.rewards
-    return {
-        "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.agent.name": credited.group.env,
-        "gen_ai.request.model": credited.policy,
-        "error.type": rollout.error_class if isinstance(rollout, Failure) else None,
-        "turnwise.group_id": credited.group.group_id,
-        "turnwise.item_id": credited.group.item_id,
-        "turnwise.sibling": rollout.sibling,
-        "turnwise.status": credited.status,
-        "turnwise.estimator": credited.estimator,
-        "turnwise.stop_reason": rollout.stop_reason and rollout.stop_reason.value,
-        "turnwise.score": rewards and rewards.score,
-        "turnwise.outcome": rewards and rewards.outcome,
-    }
 
 
 def _calls(

@@ -100,7 +100,6 @@ class Observers:
 
 
 PROJECT = "turnwise"
-BINS = 32
 _SECRETS = ("api_key", "server_token")
 Table = Sequence[Mapping[str, str | float | None]]
 MAX_NAMES = 400
@@ -164,7 +163,7 @@ class Charts:
     ) -> None:
         logged: dict[str, Any] = dict(numbers)
         for name, values in histograms.items():
-            logged[name] = self._package.Histogram(list(values), num_bins=BINS)
+            logged[name] = self._package.Histogram(list(values), num_bins=32)
         if samples:
             columns = list(samples[0])
             rows = [[row[column] for column in columns] for row in samples]

@@ -8,7 +8,6 @@ import asyncio
 import os
 import signal
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,21 +16,18 @@ from time import monotonic, process_time, sleep, thread_time
 from types import FrameType
 from typing import Self
 
-import environments
 from environments.base_env import AgentEnv
 from environments.rollout.containment.hook_calls import InFlight, rollout_at
 from environments.run.console_streams import drop_unread_output
 from environments.run.progress import Progress
 from environments.trajectory import Failure
-from tools.extras import OWN_PACKAGES
+from tools.extras import LIBRARIES, OWN_FOLDERS
 
 NAMED_AFTER_S = 5.0
 BLOCKED = 1
 _TICK_S = 0.5
 _REPORT_S = 3.0
 _YIELD_CPU_S = 2.0
-_OURS = tuple(f"{Path(environments.__file__).parents[1] / name}/" for name in OWN_PACKAGES)
-_LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")})
 
 
 class Watchdog:
@@ -59,24 +55,25 @@ class Watchdog:
         self.on_end: Callable[[InFlight, Failure], object] | None = None
         """Receives the rollout that blocks the loop, and its failure, before the process exits."""
         self._is_armed = self._is_ending = False
-        self._armed_s = self._busy_s = 0.0
+        self._able_s = self._busy_s = 0.0
         self._has_turned, self._end = threading.Event(), threading.Event()
         self._named = set[str]()
 
     @contextmanager
     def arm(self) -> Generator[None]:
-        began, busy = monotonic(), thread_time()
+        began, busy, queued = monotonic(), thread_time(), _queued_s()
         self._is_armed = True
         try:
             yield
         finally:
             self._is_armed = False
-            self._armed_s += monotonic() - began
+            self._able_s += monotonic() - began - (_queued_s() - queued)
             self._busy_s += thread_time() - busy
 
     @property
     def utilisation(self) -> float | None:
-        return self._busy_s / self._armed_s if self._armed_s else None
+        """CPU time of the loop's thread over the time in which a processor was free for it."""
+        return min(1.0, self._busy_s / self._able_s) if self._able_s > 0 else None
 
     @contextmanager
     def watch(self) -> Generator[Self]:
@@ -179,6 +176,14 @@ def watch_run(env: AgentEnv, progress: Progress) -> Generator[Watchdog]:
         yield watchdog
 
 
+def _queued_s() -> float:
+    """Time in which this thread could have run and no processor was free; 0 where the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
 def find_place(frame: FrameType | None, env_cls: type) -> str | None:
     """Return the hook or tool of a frame and the current line below it; `None` for our own code.
 
@@ -186,15 +191,15 @@ def find_place(frame: FrameType | None, env_cls: type) -> str | None:
     """
     file = getattr(sys.modules.get(env_cls.__module__), "__file__", None) or ""
     # A shipped environment lies in our own folders, an installed one among packages.
-    home = f"{Path(file).parent}/" if file.startswith((*_OURS, *_LIBRARIES)) else None
+    home = f"{Path(file).parent}/" if file.startswith((*OWN_FOLDERS, *LIBRARIES)) else None
     called: list[FrameType] = []
     while frame is not None:
         name = frame.f_code.co_filename
         is_own = home is not None and name.startswith(home)
         is_interruption = frame.f_code is Watchdog.hand_over.__code__
-        if not is_own and not is_interruption and name.startswith(_OURS):
+        if not is_own and not is_interruption and name.startswith(OWN_FOLDERS):
             break
-        if is_own or not (is_interruption or name.startswith(_LIBRARIES)):
+        if is_own or not (is_interruption or name.startswith(LIBRARIES)):
             called.append(frame)
         frame = frame.f_back
     places = [

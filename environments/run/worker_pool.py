@@ -4,14 +4,15 @@ import asyncio
 import logging
 import signal
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from environments.rollout.containment.hook_calls import ContainedCoroutine
 from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import Failure, StopReason, Trajectory, TrajectoryGroup
-from tools.errors import ConfigError, RunError
+from tools.errors import ConfigError, RequestsRefused, RunError
 from tools.waiting import to_the_end
 
 T = TypeVar("T")
@@ -29,7 +30,17 @@ def run_whole(main: Coroutine[Any, Any, T]) -> T:
         work = runner.get_loop().create_task(main)
         try:
             while not work.done():
-                _run_loop(runner, work)
+                try:
+                    runner.run(_wait_for(work))
+                except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+                    # Without a handler, `asyncio.Runner` raises KeyboardInterrupt on a second ^C.
+                    has_no_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+                    interrupted = isinstance(error, KeyboardInterrupt) and has_no_handler
+                    if interrupted or work.done() or runner.get_loop().is_closed():
+                        raise
+                    _LOG.warning(
+                        "a callback tried to end the event loop: %s: %s", type(error).__name__, error
+                    )
             return work.result()
         except asyncio.CancelledError:
             raise RunError(
@@ -37,18 +48,6 @@ def run_whole(main: Coroutine[Any, Any, T]) -> T:
             ) from None
         finally:
             runner.run(_cancel_others())
-
-
-def _run_loop(runner: asyncio.Runner, work: "asyncio.Task[Any]") -> None:
-    try:
-        runner.run(_wait_for(work))
-    except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
-        # Without a handler, `asyncio.Runner` raises KeyboardInterrupt on a second ^C.
-        has_no_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        interrupted = isinstance(error, KeyboardInterrupt) and has_no_handler
-        if interrupted or work.done() or runner.get_loop().is_closed():
-            raise
-        _LOG.warning("a callback tried to end the event loop: %s: %s", type(error).__name__, error)
 
 
 async def _wait_for(work: "asyncio.Task[Any]") -> None:
@@ -146,7 +145,15 @@ async def run_groups(
                 await ready()
             return begun.popleft() if begun else next(left, None)
 
-        await _pool(next_key, run_group, on_done, max_in_flight)
+        async def worker() -> None:
+            while (key := await next_key()) is not None:
+                with refuse_stray_cancellation():
+                    result = await run_group(key)
+                    await to_the_end(on_done(key, result))
+
+        await run_side_by_side(worker, max_in_flight)
+        if await next_key() is not None:
+            raise LostWorkerError("work is left, and nobody works on it")
 
     pool = asyncio.ensure_future(work())
     with StopSignals(pool.cancel) as signals:
@@ -163,36 +170,22 @@ def groups_at_once(max_rollouts: int, group_size: int) -> int:
     return max_rollouts // group_size + 1
 
 
-def refuse_stray_cancellation() -> None:
-    if not is_cancelled():
-        raise LostWorkerError("a group was cancelled by code that nobody asked to")
+@contextmanager
+def refuse_stray_cancellation() -> Generator[None]:
+    """Raise LostWorkerError for a cancellation that nobody asked for; re-raise one that the body ignored."""
+    try:
+        yield
+        if is_cancelled():
+            raise asyncio.CancelledError  # while a result was recorded
+    except asyncio.CancelledError:
+        if not is_cancelled():
+            raise LostWorkerError("a group was cancelled by code that nobody asked to") from None
+        raise
 
 
 def is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def _pool(
-    next_key: Callable[[], Awaitable[Key | None]],
-    run_group: Callable[[Key], Awaitable[Result]],
-    on_done: Callable[[Key, Result], Awaitable[None]],
-    max_in_flight: int,
-) -> None:
-    async def worker() -> None:
-        while (key := await next_key()) is not None:
-            try:
-                result = await run_group(key)
-                await to_the_end(on_done(key, result))
-                if is_cancelled():
-                    raise asyncio.CancelledError  # while its result was recorded
-            except asyncio.CancelledError:
-                refuse_stray_cancellation()
-                raise
-
-    await run_side_by_side(worker, max_in_flight)
-    if await next_key() is not None:
-        raise LostWorkerError("work is left, and nobody works on it")
 
 
 async def run_side_by_side(worker: Callable[[], Coroutine[Any, Any, None]], count: int) -> None:
@@ -219,7 +212,8 @@ async def run_side_by_side(worker: Callable[[], Coroutine[Any, Any, None]], coun
 MAX_ALIKE_FAILURES = 3
 """Items with equal failures of the first rollout after which the run stops."""
 _NO_MODEL = "NoModelError"
-_OWN_ERRORS = frozenset({"ConfigError", "RewardError", "RefusedSettingError", _NO_MODEL})
+_REFUSED = RequestsRefused.__name__
+_OWN_ERRORS = frozenset({"ConfigError", "RewardError", "RefusedSettingError", _REFUSED, _NO_MODEL})
 """Our error classes without a place in user code that still mean a bug there or a wrong setting."""
 
 
@@ -283,5 +277,6 @@ def _describe_failure(failure: Failure | None) -> tuple[str, str, str] | None:
     if failure.error_class == _NO_MODEL:
         raise ConfigError(failure.error.partition(": ")[2])
     kind = f"{failure.error_class} at {failure.where}" if failure.where else failure.error_class
-    shown = failure.error if failure.stop_reason else failure.traceback.rstrip()
+    is_line = failure.stop_reason or failure.error_class == _REFUSED
+    shown = failure.error if is_line else failure.traceback.rstrip()
     return kind, shown, kind if failure.where else failure.error

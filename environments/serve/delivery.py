@@ -26,7 +26,6 @@ _FIRST_POLL_S = 0.05
 BACKOFF = wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.5)
 _LONGEST_RETRY_AFTER_S = 30.0
 _SIGN_OFF_S = 2.0
-_STUCK_AFTER = (10, 100, 1000)
 
 
 class Acknowledgements:
@@ -112,7 +111,7 @@ class Sender:
             return False
         except ApiUnavailableError as error:
             await self.in_outbox(lambda outbox: outbox.postpone(fitting))
-            if fitting.tries + 1 in _STUCK_AFTER:
+            if fitting.tries + 1 in (10, 100, 1000):
                 self.say(f"group {post.group_id} was not taken {fitting.tries + 1} times: {error}")
             raise
         if answer == "buffered":
@@ -187,11 +186,8 @@ class Delivery:
             rules.weights.restore(outbox.weight_versions())
         self._sender = Sender(in_outbox, api, registration, tally=self.tally, say=say, weights=rules.weights)
         self.path = outbox.path
-        self._in_outbox = in_outbox
-        self._api = api
-        self._registration = registration
-        self._rules = rules
-        self._say = say
+        self._in_outbox, self._api, self._registration = in_outbox, api, registration
+        self._rules, self._say = rules, say
         self._acknowledgements = Acknowledgements()
         self._acknowledgements.add(outbox.sent_posts())
         self._sent_since_look = 0
@@ -321,7 +317,10 @@ class Delivery:
             # Batches are no longer formed oldest first, so the posts that left are unknown.
             self._registration.send_again()
             return
-        await self._confirm(state)
+        self._sent_since_look, self._trouble, self.online = 0, None, True
+        if certain := self._acknowledgements.advance(step=state.step, queued=state.queued):
+            await self._in_outbox(lambda outbox: outbox.remove(certain))
+        self._changed.set()
         self._wake.clear()
         sent = False
         while self._may_send():
@@ -333,10 +332,7 @@ class Delivery:
                 self._sent_since_look += 1
                 sent = True
             await self._recount()
-        await self._rest(busy=sent)
-
-    async def _rest(self, *, busy: bool) -> None:
-        self._pause_s = _FIRST_POLL_S if busy else min(2 * self._pause_s, POLL_S)
+        self._pause_s = _FIRST_POLL_S if sent else min(2 * self._pause_s, POLL_S)
         if self._registration.still_holds() and not (self.waiting and self._may_send()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s):
@@ -364,15 +360,6 @@ class Delivery:
             f"view {self._registration.shape.view}"
         )
         return True
-
-    async def _confirm(self, state: ApiState) -> None:
-        self._sent_since_look = 0
-        self._trouble = None
-        self.online = True
-        certain = self._acknowledgements.advance(step=state.step, queued=state.queued)
-        if certain:
-            await self._in_outbox(lambda outbox: outbox.remove(certain))
-        self._changed.set()
 
     def _may_send(self) -> bool:
         state = self._registration.state

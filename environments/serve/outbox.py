@@ -63,10 +63,16 @@ class Outbox:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rejected_path = path.with_name(f"{path.name}.rejected.jsonl")
+        self.rejected_path = path.parent / f"{path.name}.rejected.jsonl"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _make_private(path)
+            try:  # for its owner only; SQLite's write-ahead log gets the same mode
+                # Closed at once, since a later close would release SQLite's lock.
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
+            except FileExistsError:
+                for each in (path, path.parent / f"{path.name}-wal"):
+                    if each.exists():
+                        each.chmod(_PRIVATE)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
             # Exclusive: a second process fails here, without a shared-memory file.
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -282,17 +288,6 @@ class Outbox:
 
     def _count(self, query: str) -> int:
         return self._db.execute(query).fetchone()[0]
-
-
-def _make_private(path: Path) -> None:
-    """Create the file for its owner only; SQLite's write-ahead log gets the same mode."""
-    try:
-        # Closed at once, since a later close would release SQLite's lock.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
-    except FileExistsError:
-        for each in (path, path.with_name(f"{path.name}-wal")):
-            if each.exists():
-                each.chmod(_PRIVATE)
 
 
 Result = TypeVar("Result")

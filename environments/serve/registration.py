@@ -45,10 +45,7 @@ class Registration:
         self.formed = 0
         """Upper bound of batches that the API has formed and not given to the trainer."""
         self.seen_at = monotonic()
-        self._api = api
-        self._identity = identity
-        self._in_outbox = in_outbox
-        self._say = say
+        self._api, self._identity, self._in_outbox, self._say = api, identity, in_outbox, say
         self._connections = 0
         self._send_again = False
 
@@ -65,7 +62,7 @@ class Registration:
         if before is not None and state.step > before.step:
             # Batches are formed on request, and the last one was given to the trainer.
             self.formed = state.step - before.step - 1
-        self._update(state)
+        self.state, self.seen_at = state, monotonic()
         return True
 
     async def register(self) -> int | None:
@@ -143,10 +140,8 @@ class Registration:
                 f"the trainer takes rows of up to {limit} tokens, and rollouts may grow to {longest}: longer "
                 f"rows are not trained on; --env.max_token_length {limit} stops rollouts before that"
             )
-        self.shape = shape
-        self.formed = 0
-        self._update(state)
-        self._connections = connections
+        self.shape, self.formed, self._connections = shape, 0, connections
+        self.state, self.seen_at = state, monotonic()
         self.answer = answer
         return answer
 
@@ -166,10 +161,6 @@ class Registration:
         # Without a weight, the API's status of an environment divides by 0.
         env_id = None if answer is None or self._identity.weight <= 0 else answer.env_id
         return await self._api.state(env_id, group_size=self.shape.rows_per_post)
-
-    def _update(self, state: ApiState) -> None:
-        self.state = state
-        self.seen_at = monotonic()
 
 
 def fit(shape: Shape, state: ApiState) -> Shape:

@@ -68,19 +68,15 @@ class CircuitBreaker(Breaker):
         super().__init__(Streak(), say, clock=clock)
         self._entries = entries
         self._deferred: list[Entry] = []
-        self._retries: deque[Entry] = deque()
+        self.retries: deque[Entry] = deque()
         self._retried: set[int] = set()
 
     @property
     def is_open(self) -> bool:
         return super().is_open or self.streak.length >= OPEN_AFTER
 
-    @property
-    def has_retries(self) -> bool:
-        return bool(self._retries)
-
     def take(self) -> Entry | None:
-        entry = self._retries.popleft() if self._retries else next(self._entries, None)
+        entry = self.retries.popleft() if self.retries else next(self._entries, None)
         if entry is not None:
             self.start(entry[0])
         return entry
@@ -96,7 +92,7 @@ class CircuitBreaker(Breaker):
         retries = [each for each in deferred if was_open and each[0] not in self._retried]
         numbers = {number for number, _ in retries}
         failed = [number for number, _ in deferred if number not in numbers]
-        self._retries.extend(retries)
+        self.retries.extend(retries)
         self._retried.update(numbers)
         self._retried.difference_update(failed, entry[:1])
         if was_open:
@@ -115,9 +111,7 @@ class ModelWatch:
         self, probe: Callable[[], Awaitable[None]], stop: asyncio.Event, say: Callable[[str], None]
     ) -> None:
         self.up = True
-        self._probe = probe
-        self._stop = stop
-        self._say = say
+        self._probe, self._stop, self._say = probe, stop, say
         self._one_at_a_time = asyncio.Lock()
 
     async def answers(self) -> bool:
@@ -190,7 +184,23 @@ class GroupTries:
                 return done
             what = f"took longer than {self.timeout_s:g} s" if done is None else "lost its model"
             if last:
-                return self._make_failed_group(task, f"the group {what}, twice")
+                origin = self.rollouts.origin
+                group = TrajectoryGroup(
+                    group_id=uuid.uuid4().hex,
+                    env=origin.env,
+                    item_id=task.item_id,
+                    epoch=task.epoch,
+                    trajectories=(),
+                )
+                credited = CreditedGroup(
+                    group=group,
+                    advantages=(),
+                    policy=origin.policy,
+                    estimator=origin.estimator,
+                    status="failed",
+                    reason=f"the group {what}, twice",
+                )
+                return finish_group(credited, self.rollouts.finishing)
             self.say(f"item {task.item_id}: the group {what}; trying once more")
         raise AssertionError("the second try returns")
 
@@ -203,21 +213,6 @@ class GroupTries:
             if not clock.expired():
                 raise
             return None
-
-    def _make_failed_group(self, task: GroupTask, reason: str) -> FinishedGroup:
-        origin, group_id = self.rollouts.origin, uuid.uuid4().hex
-        group = TrajectoryGroup(
-            group_id=group_id, env=origin.env, item_id=task.item_id, epoch=task.epoch, trajectories=()
-        )
-        credited = CreditedGroup(
-            group=group,
-            advantages=(),
-            policy=origin.policy,
-            estimator=origin.estimator,
-            status="failed",
-            reason=reason,
-        )
-        return finish_group(credited, self.rollouts.finishing)
 
 
 API_AWAY = 1
@@ -256,10 +251,7 @@ class ServeLoop:
             console, lambda: picture(self.line(), self.summary, self._watched, width=console.width)
         )
         self.in_flight = 0
-        self._delivery = delivery
-        self._rollouts = rollouts
-        self._bounds = bounds
-        self._console = console
+        self._delivery, self._rollouts, self._bounds, self._console = delivery, rollouts, bounds, console
         self._recorder, self._traces = recorder, rollouts.traces
         self._exact = ExactTokens(say=self.say)
         self._stop = asyncio.Event()
@@ -343,7 +335,8 @@ class ServeLoop:
             at_api,
             f"outbox {delivery.waiting}",
             f"in flight {self.in_flight}",
-            f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
+            f"groups {groups['ok']} ok, {groups['no_credit'] + groups['alone']} without credit, "
+            f"{groups['failed']} failed",
             f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
             f"rows too long {tally.too_long}",
             f"stale groups {stale}" if stale else "",
@@ -423,25 +416,21 @@ class ServeLoop:
         while await self._may_start(breaker):
             self.in_flight += 1
             try:
-                if (entry := await self._next(breaker)) is None:
-                    return
-                number, task = entry
-                # Only the first try includes the first rollout.
-                entry = number, replace(task, rolled_out=())
-                if (done := await self._tries.run(task)) is not None:
-                    await to_the_end(self._finish(entry, done, breaker))
-                if is_cancelled():
-                    raise asyncio.CancelledError  # while the group was finished
-            except asyncio.CancelledError:
-                refuse_stray_cancellation()
-                raise
+                with refuse_stray_cancellation():
+                    if (entry := await self._next(breaker)) is None:
+                        return
+                    number, task = entry
+                    # Only the first try includes the first rollout.
+                    entry = number, replace(task, rolled_out=())
+                    if (done := await self._tries.run(task)) is not None:
+                        await to_the_end(self._finish(entry, done, breaker))
             finally:
                 self.in_flight -= 1
 
     async def _next(self, breaker: CircuitBreaker, *, wait: bool = True) -> Entry | None:
         if self._begun and wait:
             return self._begun.popleft()
-        if self._next_items is not None and not breaker.has_retries:
+        if self._next_items is not None and not breaker.retries:
             await self._next_items.ready(wait=wait)
         if (entry := breaker.take()) is not None:
             self._entries_in_flight[entry[1].item_id, entry[1].epoch] = entry
@@ -463,7 +452,10 @@ class ServeLoop:
             ):
                 return True
             else:
-                await _wait_for_first(self._delivery.changed(), self._stop.wait(), timeout_s=1.0)
+                waits = map(asyncio.ensure_future, (self._delivery.changed(), self._stop.wait()))
+                _, pending = await asyncio.wait([*waits], timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                for each in pending:
+                    each.cancel()
         return False
 
     def _is_last_step(self) -> bool:
@@ -528,10 +520,3 @@ def _error_of(task: asyncio.Task[None]) -> BaseException | None:
 async def _cancel(task: asyncio.Task[None] | asyncio.Task[bool]) -> None:
     task.cancel()
     await asyncio.wait({task})
-
-
-async def _wait_for_first(*waits: Awaitable[object], timeout_s: float) -> None:
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()

@@ -1,6 +1,6 @@
 """`serve` assembled from the settings: outbox, trajectory API, record and serving loop."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.summary import loop_rows, print_rows
 from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.hooks import writes
+from environments.rollout.lifecycle.rollout_hooks import floor_advice
 from environments.run.group_source import Finishing, withhold_stale
 from environments.run.open_run import DEFAULTS, OpenSource, RunOptions, in_this_process, open_run
 from environments.run.process_run import ask_tasks
@@ -87,7 +88,17 @@ async def serve(
         is_plain = shape.view == PLAIN and not isinstance(env, TurnLevelRewardMixin)
         readers = "plain scores, as there are no turn rewards" if is_plain else WHO_READS[shape.view]
         say(f"view {in_words(shape)}: {readers}")
-        _say_what_holds(shape.sampling, outbox, say)
+        if len(outbox):
+            say(
+                f"{len(outbox)} posts of an earlier run, which no trainer is known to have, go first; to "
+                f"begin anew, stop and delete {outbox.path}"
+            )
+        if shape.sampling:
+            say(
+                f"sampled with {shape.sampling}: the trainer must use the same (generation_params tells "
+                f"it), and the server's logprobs must be those after sampling settings, such as vLLM's "
+                f"--logprobs-mode processed_logprobs"
+            )
         delivery = await files.enter_async_context(_delivery(env, shape, outbox, say))
         next_items = ask_tasks(run, calls, most=-1) if writes(env, "next_items") else None
         rollouts = Rollouts(
@@ -122,17 +133,20 @@ async def serve(
         with run.watchdog.arm():
             code = await loop.run()
         print_rows(console, loop_rows(run.watchdog.utilisation))
+        honest_score = loop.summary.values()["honest_score"]["min"]
+        if advice := floor_advice(honest_score, run.env.lifecycle.parts.failed_score):
+            loop.say(advice)
         return code
 
 
 def shape_of(env: AgentEnv) -> Shape:
     """Return the shape of the trainer's posts; with turn rewards a view must be chosen."""
     config = env.config
-    if config.credit_view is None and isinstance(env, TurnLevelRewardMixin):
+    if config.credit_view is None and (isinstance(env, TurnLevelRewardMixin) or config.branches > 1):
         views = ", ".join(f"{view} ({readers})" for view, readers in WHO_READS.items())
         raise ConfigError(
-            f"environment {env.name!r} gives turn rewards, and what reaches the gradient depends on what the "
-            f"trainer reads; choose --env.credit_view: {views}"
+            f"environment {env.name!r} gives turn rewards or has branches, and what reaches the gradient "
+            f"depends on what the trainer reads; choose --env.credit_view: {views}"
         )
     return Shape(
         view=config.credit_view or PLAIN,
@@ -148,20 +162,6 @@ def in_words(shape: Shape) -> str:
         return shape.view
     weighting = f", prefix_weighting {shape.prefix_weighting}" if shape.view == "prefix_rows" else ""
     return f"{shape.view}, score_divisor {shape.divisor}{weighting}"
-
-
-def _say_what_holds(sampling: Mapping[str, float], outbox: Outbox, say: Callable[[str], None]) -> None:
-    if len(outbox):
-        say(
-            f"{len(outbox)} posts of an earlier run, which no trainer is known to have, go first; to "
-            f"begin anew, stop and delete {outbox.path}"
-        )
-    if sampling:
-        say(
-            f"sampled with {sampling}: the trainer must use the same (generation_params tells "
-            f"it), and the server's logprobs must be those after sampling settings, such as vLLM's "
-            f"--logprobs-mode processed_logprobs"
-        )
 
 
 def claim(outbox: Outbox, now: RunOrigin) -> None:

@@ -99,16 +99,6 @@ class RawAnswer:
     retry_after_s: float
 
 
-async def _content(response: aiohttp.ClientResponse) -> tuple[bytes, str | None]:
-    try:
-        content = await read_body(
-            response.content.iter_any(), max_bytes=MAX_ANSWER_BYTES, cut=response.status != 200
-        )
-    except BodyError as error:
-        return b"", str(error)
-    return content, None
-
-
 _INFO, _STATUS, _ENV_STATUS = TypeAdapter(Info), TypeAdapter(Status), TypeAdapter(EnvStatus)
 _REGISTERED = TypeAdapter[Registered | NotYet](Registered | NotYet)
 _TAKEN, _DONE = TypeAdapter(Taken), TypeAdapter(Done)
@@ -264,7 +254,12 @@ class TrajectoryApi:
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 allow_redirects=False,
             ) as response:
-                content, problem = await _content(response)
+                problem, is_cut = None, response.status != 200
+                try:
+                    chunks = response.content.iter_any()
+                    content = await read_body(chunks, max_bytes=MAX_ANSWER_BYTES, cut=is_cut)
+                except BodyError as error:
+                    content, problem = b"", str(error)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
             raise ConfigError(f"{self.url!r} is not a URL; give one such as http://localhost:8000") from None
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,12 +10,13 @@ from itertools import chain
 from typing import Any, Self
 
 from environments.trajectory import IGNORED, LARGEST_FLOAT32, NOT_SAMPLED, CreditedGroup, Trajectory
-from environments.wire.credited_rows import credited_rows
+from environments.wire.credited_rows import credited_rows, span_to_train
 from environments.wire.training_rows import PER_ROW, check_rows, rows_of
 from tools.errors import WireError
 
-COUNTED = ("ok", "no_credit", "failed", "left_out", "padding")
+COUNTED = ("ok", "no_credit", "alone", "failed", "left_out", "padding")
 """Groups by result, and rows of padding."""
+NO_TURN = -1
 _LOG = logging.getLogger(__name__)
 
 
@@ -35,6 +36,8 @@ class CompletionColumns:
     tool_mask: list[list[int]] = field(default_factory=list[list[int]])
     """1 where a token is trained, else 0."""
     advantages: list[list[float]] = field(default_factory=list[list[float]])
+    turn_ids: list[list[int]] = field(default_factory=list[list[int]])
+    """For each token the index of its turn, or -1 where the token is not trained."""
 
     @property
     def rows(self) -> int:
@@ -62,12 +65,18 @@ class CompletionColumns:
             self.completion_ids.append(row.tokens[start:])
             self.tool_mask.append(_to_mask(row.mask[start:]))
             self.advantages.append(row.advantages[start:])
+            ids = [NO_TURN] * len(row.tokens)
+            for turn in row.turns:
+                span = span_to_train(turn)
+                ids[span.start : span.end] = [turn.index] * (span.end - span.start)
+            self.turn_ids.append(ids[start:])
 
     def extend(self, other: Self) -> None:
         self.prompt_ids += other.prompt_ids
         self.completion_ids += other.completion_ids
         self.tool_mask += other.tool_mask
         self.advantages += other.advantages
+        self.turn_ids += other.turn_ids
         if self.logprobs is not None and other.logprobs is not None:
             self.logprobs += other.logprobs
         else:
@@ -79,6 +88,7 @@ class CompletionColumns:
         self.completion_ids += [[pad_id]] * missing
         self.tool_mask += [[0]] * missing
         self.advantages += [[0.0]] * missing
+        self.turn_ids += [[NO_TURN]] * missing
         if self.logprobs is not None:
             self.logprobs += [[0.0]] * missing
 
@@ -97,6 +107,23 @@ def completion_columns(
     columns.add_group(credited, rows=rows)
     columns.pad(rows or 0, pad_id)
     return columns
+
+
+def behaviour_ratios(
+    turn_ids: Sequence[int], old_logprobs: Sequence[float], sampled_logprobs: Sequence[float], *, cut: float
+) -> list[float]:
+    """Return per token how much likelier its turn is to the trainer than to the policy that sampled it.
+
+    The geometric mean over the turn's tokens of exp(old - sampled), at most `cut`; 1.0 outside of turns. It
+    is known before the loss, multiplies the turn's advantage, and leaves the ratio of the loss as it is.
+    """
+    of_turn: defaultdict[int, list[float]] = defaultdict(list)
+    for turn, old, sampled in zip(turn_ids, old_logprobs, sampled_logprobs, strict=True):
+        if turn != NO_TURN:
+            of_turn[turn].append(old - sampled)
+    limit = math.log(cut)
+    ratios = {turn: math.exp(min(sum(each) / len(each), limit)) for turn, each in of_turn.items()}
+    return [ratios.get(turn, 1.0) for turn in turn_ids]
 
 
 def refuse_unfit(credited: CreditedGroup) -> None:
@@ -154,7 +181,7 @@ def step_columns(
     *,
     rows: int,
     pad_id: int = 0,
-    trained: Collection[str] = ("ok", "no_credit"),
+    trained: Collection[str] = ("ok", "no_credit", "alone"),
 ) -> StepColumns:
     """Return all groups, each padded to `rows`; a group of another status, or with more rows, is padding."""
     step = StepColumns()

@@ -3,14 +3,21 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import NO_SCORES, CannotEnforceError, CompletionRequest
 from environments.policy.rendering.chatml import Renderer, run_parsing, run_rendering
-from environments.policy.row_prompt import Prompt, name_calls, new_messages, render_prompt, with_token_limit
-from environments.trajectory import Completion
-from tools.errors import PolicyError
+from environments.policy.row_prompt import (
+    Prompt,
+    end_of_stop,
+    name_calls,
+    new_messages,
+    render_prompt,
+    with_token_limit,
+)
+from environments.trajectory import Completion, TextScore
+from tools.errors import ConfigError, PolicyError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +26,8 @@ class Wanted:
     max_tokens: int
     draws: random.Random
     """Gives one number per token, so that a turn does not depend on its batch."""
+    forced_ids: Sequence[int] = ()
+    """The turn's ids, if only their log-probabilities are wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +53,7 @@ class Batches:
         gather_s: float = 0.003,
     ) -> None:
         """`gather_s` is the time that a batch waits for further requests."""
-        self._sample = sample
-        self._size = size
-        self._gather_s = gather_s
+        self._sample, self._size, self._gather_s = sample, size, gather_s
         self._waiting: list[tuple[Wanted, asyncio.Future[Sampled]]] = []
         self._worker: asyncio.Task[None] | None = None
 
@@ -85,6 +92,7 @@ class InProcessPolicy:
         self._renderer = renderer
         self._sample: Sample | None = None
         self._weight_version: str | None = None
+        self._scores = False
         self.name = name
         self.context_tokens: int | None = None
 
@@ -92,8 +100,16 @@ class InProcessPolicy:
     def vocabulary_size(self) -> int:
         return self._renderer.vocabulary_size
 
-    def use(self, sample: Sample, *, weight_version: str, context_tokens: int | None = None) -> None:
-        self._sample, self._weight_version = sample, weight_version
+    def use(
+        self,
+        sample: Sample,
+        *,
+        weight_version: str,
+        context_tokens: int | None = None,
+        scores: bool = False,
+    ) -> None:
+        """Sample from now on with these weights; `scores`: whether `sample` obeys `forced_ids`."""
+        self._sample, self._weight_version, self._scores = sample, weight_version, scores
         self.context_tokens = context_tokens
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
@@ -101,20 +117,19 @@ class InProcessPolicy:
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample the next assistant message, at temperature 1."""
+        if request.constraint is not None:
+            raise CannotEnforceError("a policy in this process enforces no constraints")
         prompt = await self._prompt(request)
         ids = _whole(prompt, request)
         fitted = with_token_limit(request, prompt_tokens=len(ids), context_tokens=self.context_tokens)
         draws = random.Random(f"{request.seed}:{request.number}")
-        version = self._weight_version
-        if self._sample is None:
-            raise PolicyError("the policy has no weights yet; a trainer gives them, with `use`")
-        try:
-            sampled = await self._sample(Wanted(prompt_ids=ids, max_tokens=fitted.max_tokens, draws=draws))
-        except Exception as error:
-            raise PolicyError(f"sampling broke: {type(error).__name__}: {error}") from error
-        reading = partial(self._renderer.parse, sampled.token_ids, request.tools)
-        is_cut = sampled.token_ids[-1] not in self._renderer.stop_ids
-        message = await run_parsing(reading, tokens=len(sampled.token_ids))
+        sampled = await self._run(Wanted(prompt_ids=ids, max_tokens=fitted.max_tokens, draws=draws))
+        stop = end_of_stop(sampled.token_ids, request.stops, self._renderer.decode)
+        end = len(sampled.token_ids) if stop is None else stop[0]
+        token_ids = sampled.token_ids[:end]
+        reading = partial(self._renderer.parse, token_ids, request.tools)
+        is_cut = stop is None and token_ids[-1] not in self._renderer.stop_ids
+        message = await run_parsing(reading, tokens=end)
         message = name_calls(message, request, is_cut=is_cut)
         return Completion(
             message=message,
@@ -122,12 +137,34 @@ class InProcessPolicy:
             prompt_ids=prompt.prompt_ids,
             extends_row=prompt.extends_row,
             fork=prompt.fork,
-            token_ids=sampled.token_ids,
-            logprobs=sampled.logprobs,
+            token_ids=token_ids,
+            logprobs=sampled.logprobs[:end],
             exact=True,
-            weight_version=sampled.weight_version or version,
+            weight_version=sampled.weight_version,
             sampling={"temperature": 1.0},
         )
+
+    async def score(self, request: CompletionRequest, text: str) -> TextScore:
+        if not self._scores:
+            raise ConfigError(f"what samples for the policy {self.name} {NO_SCORES}")
+        ids, forced = _whole(await self._prompt(request), request), self._renderer.text_ids(text)
+        with_token_limit(request, prompt_tokens=len(ids) + len(forced), context_tokens=self.context_tokens)
+        draws = random.Random(request.seed)
+        wanted = Wanted(prompt_ids=ids, max_tokens=len(forced), draws=draws, forced_ids=forced)
+        sampled = await self._run(wanted)
+        if (*sampled.token_ids,) != (*forced,):
+            raise PolicyError(f"the text {text!r:.100} was to be scored, and other ids were sampled")
+        return TextScore(logprobs=sampled.logprobs, weight_version=sampled.weight_version)
+
+    async def _run(self, wanted: Wanted) -> Sampled:
+        version = self._weight_version
+        if self._sample is None:
+            raise PolicyError("the policy has no weights yet; a trainer gives them, with `use`")
+        try:
+            sampled = await self._sample(wanted)
+        except Exception as error:
+            raise PolicyError(f"sampling broke: {type(error).__name__}: {error}") from error
+        return replace(sampled, weight_version=sampled.weight_version or version)
 
     async def _prompt(self, request: CompletionRequest) -> Prompt:
         return await run_rendering(

@@ -24,10 +24,10 @@ from environments.config import EMBEDDED_TOKENIZER
 from environments.policy.rendering.families import load_renderer
 from environments.rollout.hooks import writes
 from environments.rollout.items.tasks import GroupTask
-from environments.trainers.completion_columns import COUNTED, StepColumns, step_columns
+from environments.trainers.completion_columns import COUNTED, StepColumns, behaviour_ratios, step_columns
 from environments.trainers.in_process_policy import InProcessPolicy
 from environments.trainers.settings import Exact, check_grpo_config, inexact
-from environments.trainers.trl_sampling import MAX_CACHE_BYTES, RowCache, sampler_of
+from environments.trainers.trl_sampling import MAX_CACHE_BYTES, RowCache, sampler_of, whole_weights
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError, RunError
 
@@ -101,21 +101,27 @@ class Rollouts:
             sampler_of(trainer, self._renderer.stop_ids, self._cache),
             weight_version=f"step-{trainer.state.global_step}",
             context_tokens=(args.use_vllm and args.vllm_max_model_length) or window,
+            scores=not args.use_vllm,
         )
         size, asked = trainer.num_generations, gather_object(list(prompts))
         item_ids = asked[::size]
+        process, processes = accelerator.process_index, accelerator.num_processes
+        share = slice(len(item_ids) * process // processes, len(item_ids) * (process + 1) // processes)
+        if trainer.use_vllm and trainer.vllm_mode == "server":  # only the first process has a client of it
+            share = slice(len(item_ids) if process == 0 else 0)
         if asked != [item_id for item_id in item_ids for _ in range(size)]:
             raise ConfigError(
                 f"TRL asked for rollouts of other than whole groups of {size}: leave its sampler and its "
                 f"evaluation as they are, and see `turnwise evaluate`"
             )
         try:
-            self.groups = self._opened.run(self._roll_out(item_ids, size, _share(len(item_ids), trainer)))
+            with whole_weights(trainer):
+                self.groups = self._opened.run(self._roll_out(item_ids, size, share))
         finally:
             self._cache.clear()  # the optimizer needs the memory
         self.step = step = StepColumns.join(gather_object([step_columns(self.groups, rows=size)]))
         self.counts += step.counts
-        if not step.counts["ok"] and not step.counts["no_credit"]:
+        if not any(step.counts[status] for status in ("ok", "no_credit", "alone")):
             raise RunError(
                 f"none of the {len(item_ids)} groups of a step can be trained on; the last: {step.reason}"
             )
@@ -125,9 +131,10 @@ class Rollouts:
             "logprobs": step.columns.logprobs,
             "env_mask": step.columns.tool_mask,
             "token_advantages": step.columns.advantages,
+            "turn_ids": step.columns.turn_ids,
             "score": step.scores,
         }
-        first = accelerator.process_index * len(prompts)
+        first = process * len(prompts)
         return {name: of and of[first : first + len(prompts)] for name, of in columns.items()}
 
     async def _roll_out(self, item_ids: Sequence[str], size: int, share: slice) -> list[CreditedGroup]:
@@ -140,14 +147,6 @@ class Rollouts:
         return [self.env.withhold_stale(each) for each in groups]
 
 
-def _share(groups: int, trainer: GRPOTrainer) -> slice:
-    """Return the groups of this process; only the first has a client of a vLLM server."""
-    process, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    if trainer.use_vllm and trainer.vllm_mode == "server":
-        return slice(groups if process == 0 else 0)
-    return slice(groups * process // processes, groups * (process + 1) // processes)
-
-
 def rollout_score(score: Sequence[float | None], **_: Any) -> list[float | None]:
     """Return each rollout's score, a reward function for TRL's own scalar GRPO."""
     return list(score)
@@ -157,7 +156,14 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
     """A `GRPOTrainer` that uses the environment's advantages, one per token."""
 
     def __init__(
-        self, model: Any, args: GRPOConfig, rollouts: Rollouts, *, exact: Exact | None = None, **more: Any
+        self,
+        model: Any,
+        args: GRPOConfig,
+        rollouts: Rollouts,
+        *,
+        exact: Exact | None = None,
+        behaviour_cut: float | None = None,
+        **more: Any,
     ) -> None:
         """Check the settings and the model.
 
@@ -166,19 +172,39 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
             args: as for `GRPOTrainer`.
             rollouts: rollouts of the environment.
             exact: the reaction to settings that change the step.
+            behaviour_cut: with vLLM, weigh each turn's advantage by its `behaviour_ratios`, at most this,
+                in the place of TRL's own importance weights; by default TRL's weights apply.
             more: further arguments of `GRPOTrainer`.
 
         Raises:
             ConfigError: if a setting or the model would change the step, or there are too few items for one.
         """
         check_grpo_config(args, exact)
-        given: Mapping[str, Any] = {"train_dataset": rollouts.dataset, **more}
-        _refuse_few_items(len(given["train_dataset"]), args)
-        super().__init__(model=model, args=args, reward_funcs=rollout_score, rollout_func=rollouts, **given)
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+        is_weighed = args.use_vllm and args.vllm_importance_sampling_correction
+        if behaviour_cut is not None and not (behaviour_cut > 0 and is_weighed):
             raise ConfigError(
-                "DeepSpeed and FSDP shard the weights, with which Turnwise could not play; start the script "
-                "with python, torchrun or accelerate launch without them"
+                f"behaviour_cut={behaviour_cut:g} takes the place of TRL's importance weights; give more "
+                f"than 0, with use_vllm and vllm_importance_sampling_correction; without vLLM each ratio is 1"
+            )
+        self._behaviour_cut = behaviour_cut
+        given: Mapping[str, Any] = {"train_dataset": rollouts.dataset, **more}
+        items, groups = len(given["train_dataset"]), args.generation_batch_size // args.num_generations
+        if items < groups:  # TRL would silently train nothing
+            raise ConfigError(
+                f"a step takes {groups} items (gradient_accumulation_steps x per_device_train_batch_size / "
+                f"num_generations), and there are {items}; lower gradient_accumulation_steps or "
+                f"per_device_train_batch_size, or raise --env.max_items"
+            )
+        super().__init__(model=model, args=args, reward_funcs=rollout_score, rollout_func=rollouts, **given)
+        if self.is_deepspeed_enabled:
+            raise ConfigError(
+                "with DeepSpeed no step was shown to be exact; shard weights with FSDP2 (fsdp_version 2), or "
+                "start the script with python, torchrun or accelerate launch without it"
+            )
+        if self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version != 2:
+            raise ConfigError(
+                "FSDP1 gathers weights in every forward pass, of which each process needs its own number to "
+                "play; use FSDP2 (fsdp_version 2)"
             )
         is_shared = args.vllm_enable_sleep_mode or args.vllm_tensor_parallel_size > 1
         if args.use_vllm and args.vllm_mode == "colocate" and is_shared:
@@ -186,7 +212,8 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
                 "with vllm_enable_sleep_mode, or vllm_tensor_parallel_size above 1, a colocated vLLM samples "
                 "when TRL wakes it, and in all processes at once; use vllm_mode server, or neither"
             )
-        _check_dropout(self.accelerator.unwrap_model(self.model), exact)
+        if self.accelerator.is_main_process:  # others may have no weights yet (cpu_ram_efficient_loading)
+            _check_dropout(self.accelerator.unwrap_model(self.model), exact)
         self.add_callback(_KeptEpochs(rollouts))
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
@@ -202,6 +229,14 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         advantages = torch.zeros(output["completion_ids"].shape, dtype=torch.float32)
         for row, each in zip(advantages, inputs, strict=True):
             row[: len(each["token_advantages"])] = torch.tensor(each["token_advantages"])
+        if self._behaviour_cut is not None:
+            logprobs = zip(output["old_per_token_logps"], output["sampling_per_token_logps"], strict=True)
+            for row, each, (old, sampled) in zip(advantages, inputs, logprobs, strict=True):
+                tokens = slice(len(each["turn_ids"]))
+                of_tokens = old[tokens].tolist(), sampled[tokens].tolist()
+                ratios = behaviour_ratios(each["turn_ids"], *of_tokens, cut=self._behaviour_cut)
+                row[tokens] *= torch.tensor(ratios)
+            output["importance_sampling_ratio"] = torch.ones_like(output["importance_sampling_ratio"])
         output["advantages"] = advantages.to(output["completion_ids"].device)
         for name in COUNTED:
             self._metrics["train"][f"turnwise/{name}"].append(self.rollout_func.step.counts[name])
@@ -221,17 +256,6 @@ class _KeptEpochs(TrainerCallback, ExportableState):
         kept = state.stateful_callbacks.get(type(self).__name__)
         if kept is not None:
             self._rollouts.epochs = Counter(kept["attributes"]["epochs"])
-
-
-def _refuse_few_items(items: int, args: GRPOConfig) -> None:
-    """Refuse fewer items than a step needs, since TRL would silently train nothing."""
-    groups = args.generation_batch_size // args.num_generations
-    if items < groups:
-        raise ConfigError(
-            f"a step takes {groups} items (gradient_accumulation_steps x per_device_train_batch_size / "
-            f"num_generations), and there are {items}; lower gradient_accumulation_steps or "
-            f"per_device_train_batch_size, or raise --env.max_items"
-        )
 
 
 def _check_dropout(model: Any, exact: Exact | None) -> None:
@@ -299,8 +323,14 @@ class OpenInThread:
         return self
 
     def __exit__(self, *raised: Any) -> None:
+        async def cancel_others() -> None:
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
         try:
-            self.run(_cancel_others())
+            self.run(cancel_others())
             self.run(self._opening.__aexit__(*raised))
         finally:
             self._stop()
@@ -309,10 +339,3 @@ class OpenInThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-async def _cancel_others() -> None:
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)

@@ -5,14 +5,15 @@
 """Sampling for TRL: by its model, whose KV cache is kept over turns, or by the vLLM that it uses."""
 
 from bisect import bisect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from environments.trainers.in_process_policy import Batches, Sample, Sampled, Wanted
@@ -46,6 +47,32 @@ def sampler_of(trainer: Any, stop_ids: Collection[int], cache: "RowCache | None"
     return Batches(on_device)
 
 
+@contextmanager
+def whole_weights(trainer: Any) -> Generator[None]:
+    """Gather the weights that FSDP2 shards, since each process samples its own number of tokens."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    parts = [each for each in model.modules() if isinstance(each, FSDPModule)]
+    if not parts or trainer.use_vllm:
+        yield
+        return
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        is_resharded = bool(trainer.accelerator.state.fsdp_plugin.reshard_after_forward)
+        for part in parts:
+            part.set_reshard_after_forward(is_resharded, recurse=False)
+            part.reshard()
+        for part in (model, model.get_output_embeddings()):  # as accelerate has it
+            if isinstance(part, FSDPModule):
+                part.set_reshard_after_forward(False, recurse=False)
+        with torch.no_grad():
+            # The backward pass gathers what was used before the loss, which has to be the same everywhere.
+            model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=trainer.accelerator.device))
+
+
 class RowCache:
     """Keys and values of rows, by token ids; the oldest rows are evicted first."""
 
@@ -59,10 +86,15 @@ class RowCache:
 
     def clear_if_changed(self, model: Any) -> None:
         """Clear if the weights differ from those of the last call."""
-        weights = _fingerprint(model)
-        if weights != self._weights:
+        parameters = [*model.parameters()]
+        # Some values, too, since fused optimizers leave versions as they are.
+        some = torch.cat(
+            [each.detach().flatten()[:: max(1, each.numel() // 32)].cpu() for each in parameters]
+        )
+        versions = [(each.data_ptr(), each._version, each.requires_grad) for each in parameters]
+        if (versions, some.tolist()) != self._weights:
             self.clear()
-        self._weights = weights
+        self._weights = versions, some.tolist()
 
     def add(self, ids: TokenIds, row: KeysValues) -> None:
         """Add a row in the place of those that it continues."""
@@ -164,11 +196,14 @@ class CachedSampler:
         ids = self._tensor([[0] * (width - len(ids)) + [*ids[-width:]] for ids in prompts])
         attention = self._tensor([[0] * (past + width - len(ids)) + [1] * len(ids) for ids in prompts])
         found: list[tuple[list[int], list[float]]] = [([], []) for _ in batch]
-        going = set(range(len(batch)))
+        going, length = set(range(len(batch))), 0
         while True:
             output = self._forward(ids, attention, cache)
             cache = output.past_key_values
-            tokens, logprobs = _draw(output.logits[:, -1], [wanted.draws.random() for wanted in batch])
+            forced = [next(iter(wanted.forced_ids[length:]), None) for wanted in batch]
+            draws = [wanted.draws.random() for wanted in batch]
+            tokens, logprobs = _draw(output.logits[:, -1], draws, forced)
+            length += 1
             for row in sorted(going):
                 token_ids, of_tokens = found[row]
                 token_ids.append(tokens[row])
@@ -211,13 +246,6 @@ def has_plain_cache(model: Any) -> bool:
     ):
         return False
     return len({(layer.keys.shape, layer.values.shape, layer.keys.device) for layer in layers}) == 1
-
-
-def _fingerprint(model: Any) -> tuple[Any, ...]:
-    """Return versions and some values of the weights, since fused optimizers leave versions as they are."""
-    weights = [*model.parameters()]
-    some = torch.cat([each.detach().flatten()[:: max(1, each.numel() // 32)].cpu() for each in weights])
-    return [(each.data_ptr(), each._version, each.requires_grad) for each in weights], some.tolist()
 
 
 def _shared_beginnings(prompts: Sequence[TokenIds], rows: dict[TokenIds, KeysValues]) -> list[TokenIds]:
@@ -283,12 +311,14 @@ def _bytes_of(row: KeysValues) -> int:
     return sum(each.nbytes for each in row)
 
 
-def _draw(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Return each row's token at its draw among the cumulative probabilities, and its log-probability."""
+def _draw(logits: Any, draws: Sequence[float], forced: Sequence[int | None]) -> tuple[list[int], list[float]]:
+    """Return one token per row, and its log-probability: the forced token, or else one drawn."""
     log_p = torch.log_softmax(logits.float(), dim=-1)
     mass = log_p.double().exp().cumsum(-1)
     reached = torch.tensor(draws, dtype=mass.dtype, device=mass.device) * mass[:, -1]
     tokens = torch.searchsorted(mass, reached[:, None], right=True).clamp(max=mass.shape[-1] - 1)
+    for row, token in enumerate(forced):
+        tokens[row] = tokens[row] if token is None else token
     return tokens[:, 0].tolist(), log_p.gather(1, tokens)[:, 0].tolist()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from environments.credit import describe
 from environments.credit.array_credit import turn_advantages
+from environments.credit.estimator_registry import SINGLETON
 from tools.errors import CreditError
 
 TURN_REWARDS = "turn_rewards"
@@ -27,7 +28,8 @@ def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", *
     Raises:
         CreditError: if turn rewards do not match sampled nodes, or the estimator refuses the group.
     """
-    describe(estimator).refuse_alone()
+    spec = describe(estimator)
+    spec.refuse_alone()
     given = [(each, [node for node in each.nodes if node.sampled]) for each in traces if not each.has_error]
     rewards: list[Any] = [trace.info.get(TURN_REWARDS, [None] * len(nodes)) for trace, nodes in given]
     for (trace, nodes), row in zip(given, rewards, strict=True):
@@ -35,6 +37,8 @@ def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", *
             raise CreditError(f"trace {trace.id} has {len(nodes)} sampled nodes and the turn_rewards {row}")
     kinds = [trace.info.get("turn_kinds", ["act"] * len(nodes)) for trace, nodes in given]
     outcomes = [_outcome(trace) for trace, _ in given]
+    if SINGLETON in spec.parameters:  # a task may have one trace without an error
+        params.setdefault("singleton", SINGLETON.default)
     credit = turn_advantages(rewards, [0] * len(given), outcomes, estimator=estimator, kinds=kinds, **params)
     for (_, nodes), advantages in zip(given, credit, strict=True):
         for node, advantage in zip(nodes, advantages, strict=True):

@@ -12,7 +12,7 @@ from verifiers.v1.trace import AgentInfo, Reward, TraceTask, WireTrace
 
 from environments.trainers.completion_columns import groups_left_out, refuse_unfit
 from environments.trainers.verifiers_credit import TURN_REWARDS
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.trajectory import CreditedGroup
 from environments.wire.credited_rows import CreditedRow, OpenAIMessage, credited_rows
 from tools.errors import WireError
 
@@ -36,11 +36,18 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     trajectory = rows[0].trajectory
     scored = None if trajectory.rewards is None else trajectory.rewards.turns
     turns = [turn for row in rows for turn in row.turns]
+    rewards: dict[str, Reward] = {}
+    if trajectory.rewards is not None and trajectory.score is not None:
+        outcome = trajectory.score if scored is None else trajectory.rewards.outcome
+        if outcome is not None:
+            rewards["outcome"] = Reward(score=outcome)
+        if scored is not None:
+            rewards[TURN_REWARDS] = Reward(score=trajectory.score - (outcome or 0.0))
     earned = {} if scored is None else {TURN_REWARDS: [scored[turn.index] for turn in turns]}
     trace = WireTrace(
         task=TraceTask(type=credited.group.env, data=WireTaskData(id=credited.group.item_id)),
         agent=AgentInfo(config=WireAgentConfig()),
-        rewards=_rewards(trajectory),
+        rewards=rewards,
         info={
             "group_id": credited.group.group_id,
             "sibling": trajectory.sibling,
@@ -56,17 +63,6 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     return trace
 
 
-def _rewards(trajectory: Trajectory) -> dict[str, Reward]:
-    rewards = trajectory.rewards
-    if rewards is None or rewards.score is None:
-        return {}
-    if rewards.turns is None:
-        return {"outcome": Reward(score=rewards.score)}
-    outcome = rewards.outcome
-    named = {} if outcome is None else {"outcome": Reward(score=outcome)}
-    return named | {TURN_REWARDS: Reward(score=rewards.score - (outcome or 0.0))}
-
-
 def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:
     """Return the path of a row; tokens between two turns are at the start of the later one."""
     if row.logprobs is None:
@@ -77,7 +73,7 @@ def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:
     nodes: list[MessageNode] = []
     start = shown = 0
     for turn, advantage in zip(row.turns, row.turn_advantages, strict=True):
-        *before, said = map(_message, row.conversation.until(turn, ()))
+        *before, said = map(_flatten_calls, row.conversation.until(turn, ()))
         context, sampled = turn.span.start - start, turn.span.end - turn.span.start
         trained = sampled if turn.trained else 0
         nodes += [MessageNode(message=message) for message in before[shown:]]
@@ -96,8 +92,7 @@ def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:
     return nodes
 
 
-def _message(shown: OpenAIMessage) -> OpenAIMessage:
-    calls = shown.get("tool_calls", ())
-    return (
-        shown | {"tool_calls": [{"id": call["id"], **call["function"]} for call in calls]} if calls else shown
-    )
+def _flatten_calls(shown: OpenAIMessage) -> OpenAIMessage:
+    if "tool_calls" not in shown:
+        return shown
+    return shown | {"tool_calls": [{"id": call["id"], **call["function"]} for call in shown["tool_calls"]]}

@@ -24,7 +24,7 @@ from environments.trainers.completion_columns import (
 )
 from environments.trainers.in_process_policy import Sample, Sampled, Wanted
 from environments.trainers.settings import ESTIMATOR, Exact, check_settings, turnwise_advantages
-from environments.trajectory import SEVERAL_VERSIONS, CreditedGroup, Trajectory
+from environments.trajectory import SEVERAL_VERSIONS, CreditedGroup
 from tools.errors import PolicyError
 
 register_adv_est(ESTIMATOR)(turnwise_advantages)
@@ -56,7 +56,9 @@ def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]
     outputs: list[CreditedOutput] = []
     rows = [(trajectory, index) for trajectory in trajectories for index in range(len(trajectory.rows))]
     for row, (trajectory, index) in enumerate(rows if columns.rows else ()):
-        oldest, newest = _versions(trajectory, index, version)
+        turns = [turn for turn in trajectory.turns if turn.span.row == index]
+        named = [each for turn in turns for each in turn.weight_versions]
+        steps = [int(each) if each is not None and each.isdecimal() else version for each in named]
         logprobs = {} if columns.logprobs is None else {"response_logprobs": columns.logprobs[row]}
         output = CreditedOutput(
             prompt_ids=columns.prompt_ids[row],
@@ -68,20 +70,13 @@ def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]
             metrics=AgentLoopMetrics(),
             extra_fields={
                 "reward_extra_info": info,
-                "min_global_steps": oldest,
-                "max_global_steps": newest,
+                "min_global_steps": min(steps, default=version),
+                "max_global_steps": max(steps, default=version),
             },
             **logprobs,
         )
         outputs.append(output)
     return outputs
-
-
-def _versions(trajectory: Trajectory, row: int, version: int) -> tuple[int, int]:
-    turns = [turn for turn in trajectory.turns if turn.span.row == row]
-    named = [each for turn in turns for each in turn.weight_versions]
-    steps = [int(each) if each is not None and each.isdecimal() else version for each in named]
-    return min(steps, default=version), max(steps, default=version)
 
 
 def check_config(config: Any, *, exact: Exact | None = None) -> None:

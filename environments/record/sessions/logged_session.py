@@ -15,12 +15,11 @@ from environments.policy.inference.written_messages import (
     WrittenMessage,
     parse_entry,
     parse_tools,
-    system_messages,
 )
 from environments.record.sessions.api_call import LISTS, as_session
 from environments.trajectory import LARGEST_REWARD, Message, Rewards, Span, TokenRow, Turn
 from environments.turn_level_reward import aggregate
-from tools.calls import ToolCall, ToolResult, ToolSpec
+from tools.calls import ToolResult, ToolSpec
 
 _UP = frozenset({"up", "upvote", "thumbs_up"})
 _DOWN = frozenset({"down", "downvote", "thumbs_down"})
@@ -42,7 +41,12 @@ class Scale:
         if len(given) > 1:
             raise SessionError(f"{where} has {' and '.join(given)}; a message has one vote")
         for name, value in given.items():
-            return self._vote(value, f"{where}.{name}")
+            if value is True or (isinstance(value, str) and value in _UP):
+                return self.upvote
+            if value is False or (isinstance(value, str) and value in _DOWN):
+                return self.downvote
+            possible = 'give a number, true, false, "up", "down" or null (nobody voted)'
+            return number(value, f"{where}.{name}", possible)
         return None
 
     def outcome(self, session: Mapping[str, Any]) -> float | None:
@@ -50,13 +54,6 @@ class Scale:
         if value is None:
             return None
         return number(value, self.outcome_field, "give a number, true (1), false (0) or null (not known)")
-
-    def _vote(self, value: Any, where: str) -> float:
-        if value is True or (isinstance(value, str) and value in _UP):
-            return self.upvote
-        if value is False or (isinstance(value, str) and value in _DOWN):
-            return self.downvote
-        return number(value, where, 'give a number, true, false, "up", "down" or null (nobody voted)')
 
 
 def number(value: Any, where: str, possible: str) -> float:
@@ -88,7 +85,9 @@ def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
     entries = session[named[0]]
     if not isinstance(entries, list) or not entries:
         raise SessionError(f"{named[0]} is {entries!r:.100}; give a list of at least one message")
-    said = list(system_messages(session.get("system")))
+    said: list[WrittenMessage] = []
+    if session.get("system"):
+        said += parse_entry({"role": "system", "content": session["system"]}, "system", 0)
     for index, entry in enumerate(cast("list[Any]", entries)):
         said += parse_entry(entry, f"{named[0]}[{index}]", index)
     return said
@@ -123,7 +122,12 @@ def read_session(fields: object, scale: Scale) -> Session:
     if not prompt:
         raise SessionError(f"{said[0].where} is the assistant's; a session begins with what it was asked")
     model = _name(session, "model")
-    spoken = _turns(said[len(prompt) :])
+    spoken: list[list[WrittenMessage]] = []
+    for each in said[len(prompt) :]:
+        if each.message.role == "assistant":
+            spoken.append([each])
+        else:
+            spoken[-1].append(each)
     votes = tuple(scale.vote(each[0].fields, each[0].where) for each in spoken)
     for each in said:
         if each.message.role != "assistant" and scale.vote(each.fields, each.where) is not None:
@@ -143,42 +147,14 @@ def read_session(fields: object, scale: Scale) -> Session:
     )
 
 
-def _turns(said: Sequence[WrittenMessage]) -> list[list[WrittenMessage]]:
-    turns: list[list[WrittenMessage]] = []
-    for each in said:
-        if each.message.role == "assistant":
-            turns.append([each])
-        else:
-            turns[-1].append(each)
-    return turns
-
-
 def _turn(index: int, said: Sequence[WrittenMessage], model: str | None) -> Turn:
     spoke, *answers = said
     message = spoke.message
-    results = list(takewhile(lambda each: each.message.role == "tool", answers))
-    replies = answers[len(results) :]
-    for each in replies:
-        if each.message.role == "tool":
-            raise SessionError(f"{each.where} is a tool's result after a reply; results come before replies")
-    return Turn(
-        index=index,
-        message=message,
-        tool_results=_results(message.tool_calls, results),
-        replies=tuple(each.message for each in replies),
-        finish_reason="tool_calls" if message.tool_calls else "stop",
-        span=NO_SPAN,
-        trained=_is_trained(spoke),
-        weight_version=model,
-    )
-
-
-def _results(calls: Sequence[ToolCall], answers: Sequence[WrittenMessage]) -> tuple[ToolResult, ...]:
-    """Return the results of calls; one without an id answers the next open call."""
-    unanswered = {call.id: call for call in calls}
     results: list[ToolResult] = []
-    for each in answers:
+    unanswered = {call.id: call for call in message.tool_calls}
+    for each in takewhile(lambda each: each.message.role == "tool", answers):
         named = each.message.tool_call_id
+        # A result without an id answers the next open call.
         call_id = next(iter(unanswered), None) if named is None else named
         call = None if call_id is None else unanswered.pop(call_id, None)
         if call is None:
@@ -188,14 +164,23 @@ def _results(calls: Sequence[ToolCall], answers: Sequence[WrittenMessage]) -> tu
                 f"result yet: {open_calls:.200}"
             )
         results.append(ToolResult(call_id=call.id, name=call.name, content=each.message.content))
-    return tuple(results)
-
-
-def _is_trained(said: WrittenMessage) -> bool:
-    weight = said.fields.get("weight")
+    replies = answers[len(results) :]
+    for each in replies:
+        if each.message.role == "tool":
+            raise SessionError(f"{each.where} is a tool's result after a reply; results come before replies")
+    weight = spoke.fields.get("weight")
     if weight not in (None, 0, 1):
-        raise SessionError(f"{said.where}.weight is {weight!r:.100}; give 0 (not trained), 1 or null")
-    return weight is None or bool(weight)
+        raise SessionError(f"{spoke.where}.weight is {weight!r:.100}; give 0 (not trained), 1 or null")
+    return Turn(
+        index=index,
+        message=message,
+        tool_results=tuple(results),
+        replies=tuple(each.message for each in replies),
+        finish_reason="tool_calls" if message.tool_calls else "stop",
+        span=NO_SPAN,
+        trained=weight is None or bool(weight),
+        weight_version=model,
+    )
 
 
 def metrics_in(given: Any) -> dict[str, float]:

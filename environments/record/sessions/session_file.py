@@ -9,9 +9,10 @@ import json
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
@@ -43,41 +44,28 @@ MAX_SIBLINGS = 1024
 """Further sessions with the same opening form more groups, each an epoch of the item."""
 _SHOWN_LINES = 5
 _GZIP = b"\x1f\x8b"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedSession:
-    session: Session
-    line: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedGroup:
-    item_id: str
-    epoch: int
-    item: Mapping[str, Any]
-    sessions: tuple[LoggedSession, ...]
+LoggedSession = tuple[int, Session]
+"""The number of its line, and the session."""
 
 
 class SessionFile:
     def __init__(self, path: Path, file: BinaryIO, scale: Scale) -> None:
-        self.sessions = 0
-        self.turns = 0
-        self.votes = 0
-        self.outcomes = 0
+        self.sessions = self.turns = self.votes = self.outcomes = 0
         self._path, self._file, self._scale = path, file, scale
         self._before = _identity(file)
         self._openings: dict[tuple[str, str], _Opening] = {}
         self._ids: dict[bytes, int] = {}
         self.digest = self._read()
 
-    def groups(self) -> Iterator[LoggedGroup]:
+    def groups(self) -> Iterator[tuple[str, int, list[LoggedSession]]]:
+        """Yield item id, epoch and sessions of each group. Many sessions of one item are several groups."""
         epochs = Counter[str]()
         for (identity, _), opening in self._openings.items():
-            for part in _parts(opening.places):
-                sessions = tuple(self._at(*place) for place in part)
-                item = item_of(sessions[0].session)
-                yield LoggedGroup(item_id=identity, epoch=epochs[identity], item=item, sessions=sessions)
+            places, parts = opening.places, -(-len(opening.places) // MAX_SIBLINGS)
+            # Of nearly equal size, so that no session is left alone.
+            bounds = [len(places) * part // parts for part in range(parts + 1)]
+            for start, end in pairwise(bounds):
+                yield identity, epochs[identity], [self._at(*place) for place in places[start:end]]
                 epochs[identity] += 1
         if _identity(self._file) != self._before:
             self._refuse_change()
@@ -141,7 +129,7 @@ class SessionFile:
         self._file.seek(offset)
         content = self._file.readline(MAX_LINE_BYTES)
         try:
-            return LoggedSession(session=_read(content, self._scale)[index], line=line)
+            return line, _read(content, self._scale)[index]
         except (SessionError, IndexError):
             self._refuse_change()
 
@@ -178,21 +166,7 @@ class _Opening:
     """(offset, line, index in the line) of each session."""
 
 
-def _parts(places: Sequence[tuple[int, int, int]]) -> Iterator[Sequence[tuple[int, int, int]]]:
-    """Split into nearly equal parts, so that no session is left alone."""
-    count = -(-len(places) // MAX_SIBLINGS)
-    for number in range(count):
-        yield places[len(places) * number // count : len(places) * (number + 1) // count]
-
-
 def _read(line: bytes, scale: Scale) -> list[Session]:
-    value = _parse(line)
-    if is_trace(value):
-        return read_traces(cast("dict[str, Any]", value), scale)
-    return [read_session(value, scale)]
-
-
-def _parse(line: bytes) -> object:
     try:
         value = read_exact_json(line.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError:
@@ -201,7 +175,9 @@ def _parse(line: bytes) -> object:
         raise SessionError(f"not valid JSON: {error}; expected one JSON object a line") from None
     if b"\\u" in line and not is_utf8(json.dumps(value, ensure_ascii=False)):
         raise SessionError("half of a surrogate pair in a text, which no UTF-8 file holds")
-    return value
+    if is_trace(value):
+        return read_traces(cast("dict[str, Any]", value), scale)
+    return [read_session(value, scale)]
 
 
 def _short(text: str) -> bytes:
@@ -242,7 +218,6 @@ def with_row(
     return tuple(spanned), builder.build()
 
 
-UNKNOWN_POLICY = "unknown"
 Credit = Callable[[TrajectoryGroup, str], CreditedGroup]
 
 
@@ -251,34 +226,31 @@ def record_sessions(
 ) -> Summary:
     summary = Summary()
     recorder.begin(origin)
-    for logged in sessions.groups():
-        group = _group(logged, origin, renderer)
-        models = {each.session.model for each in logged.sessions} - {None}
-        policy = ", ".join(sorted(map(str, models))) or UNKNOWN_POLICY
+    for identity, epoch, logged in sessions.groups():
+        item = item_of(logged[0][1])
+        siblings = [_sibling(each, index, identity, renderer) for index, each in enumerate(logged)]
+        name = f"{origin.fingerprint}/{identity}/{epoch}"
+        group = TrajectoryGroup(
+            group_id=hashlib.sha256(name.encode()).hexdigest()[:32],
+            env=origin.env,
+            item_id=identity,
+            epoch=epoch,
+            item=item_for_record(item),
+            item_hash=item_hash(item),
+            trajectories=tuple(each for each in siblings if isinstance(each, Trajectory)),
+            failures=tuple(each for each in siblings if isinstance(each, Failure)),
+        )
+        models = {session.model for _, session in logged} - {None}
+        policy = ", ".join(sorted(map(str, models))) or "unknown"
         summary.add(recorder.append(credit(group, policy)))
     return summary
-
-
-def _group(logged: LoggedGroup, origin: RunOrigin, renderer: ChatMLRenderer) -> TrajectoryGroup:
-    siblings = [_sibling(each, index, logged.item_id, renderer) for index, each in enumerate(logged.sessions)]
-    name = f"{origin.fingerprint}/{logged.item_id}/{logged.epoch}"
-    return TrajectoryGroup(
-        group_id=hashlib.sha256(name.encode()).hexdigest()[:32],
-        env=origin.env,
-        item_id=logged.item_id,
-        epoch=logged.epoch,
-        item=item_for_record(logged.item),
-        item_hash=item_hash(logged.item),
-        trajectories=tuple(each for each in siblings if isinstance(each, Trajectory)),
-        failures=tuple(each for each in siblings if isinstance(each, Failure)),
-    )
 
 
 def _sibling(
     logged: LoggedSession, sibling: int, item_id: str, renderer: ChatMLRenderer
 ) -> Trajectory | Failure:
-    session = logged.session
-    name = session.session_id or f"line {logged.line}"
+    line, session = logged
+    name = session.session_id or f"line {line}"
     if not session.turns:
         return Failure(
             sibling=sibling,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from environments.rewards.reward_context import MAX_VERIFIED_BYTES
 from environments.rewards.verdict.frame import Verify
 from environments.rewards.verification_time import one_verification
 from tools.errors import RewardError
@@ -65,7 +66,7 @@ async def program_cases(
         timeout_s: Wall clock of one case; `--env.verify_timeout_s` limits all together.
 
     Raises:
-        RewardError: if there are no cases.
+        RewardError: if there are no cases, or an expected output has more than 2 MB.
         SandboxError: if a sandbox breaks, which the agent cannot cause.
     """
     run = partial(verify, command=command, artefacts=artefacts, timeout_s=timeout_s)
@@ -85,8 +86,8 @@ async def function_cases(
 ) -> CaseReport:
     """Call the agent's Python function once per case, each time in a fresh sandbox.
 
-    Arguments and results are JSON values; tuples become lists. Numbers are equal within `rel_tol`, integers
-    exactly, and no number equals true or false. Output of the code is ignored.
+    Arguments and results are JSON values; tuples become lists. An expected float is equal within `rel_tol`,
+    an integer exactly, NaN to NaN, and no number to true or false. Output of the code is ignored.
 
     Args:
         verify: `ctx.verify`; Python 3 must be in its sandboxes.
@@ -97,7 +98,8 @@ async def function_cases(
         rel_tol: Allowed difference of floats, as a share of the larger one.
 
     Raises:
-        RewardError: if there are no cases, no Python, or `function` has another form.
+        RewardError: if there are no cases, no Python, `function` has another form, or an expected result has
+            more than 2 MB as JSON.
         SandboxError: if a sandbox breaks, which the agent cannot cause.
     """
     path, _, name = function.rpartition(":")
@@ -124,27 +126,31 @@ async def function_cases(
             )
         return result
 
-    def equal(text: str, expected: Any) -> bool:
+    def equal(text: str, expected: str) -> bool:
         try:
             found = json.loads(text.removeprefix(_STARTED))
         except (ValueError, RecursionError):
             return False
-        return _equal(found, json.loads(json.dumps(expected)), rel_tol)
+        return _equal(found, json.loads(expected), rel_tol)
 
-    return await _report(cases, call, equal)
+    return await _report([(given, json.dumps(expected)) for given, expected in cases], call, equal)
 
 
 async def _report(
-    cases: Sequence[tuple[Any, Any]],
+    cases: Sequence[tuple[Any, str]],
     run: Callable[[Any], Awaitable[ExecResult]],
-    equal: Callable[[str, Any], bool],
+    equal: Callable[[str, str], bool],
 ) -> CaseReport:
     if not cases:
         raise RewardError("there are no cases, so nothing of the agent's code is known")
+    if any(len(_STARTED) + len(expected.encode()) > MAX_VERIFIED_BYTES for _, expected in cases):
+        raise RewardError(
+            f"an expected output is longer than the {MAX_VERIFIED_BYTES >> 20} MB that are read"
+        )
     with one_verification():
         results = [await run(given) for given, _ in cases]
     held = tuple(
-        result.exit_code == 0 and not result.timed_out and not result.truncated
+        result.exit_code == 0 and not result.timed_out and len(result.stdout) == result.stdout_total
         and equal(result.text(), expected)
         for result, (_, expected) in zip(results, cases, strict=True)
     )  # fmt: skip
@@ -158,15 +164,16 @@ def _lines(text: str) -> list[str]:
 def _equal(result: Any, expected: Any, rel_tol: float) -> bool:
     if isinstance(expected, bool) or isinstance(result, bool):
         return result is expected
-    if isinstance(expected, float) or (isinstance(expected, int) and isinstance(result, float)):
+    if isinstance(expected, float) and isinstance(result, int | float):
         try:
-            return isinstance(result, int | float) and math.isclose(result, expected, rel_tol=rel_tol)
+            near = math.isclose(result, expected, rel_tol=rel_tol)
+            return near or (math.isnan(result) and math.isnan(expected))
         except OverflowError:  # an integer beyond every float
             return False
     if isinstance(expected, list) and isinstance(result, list):
-        pairs = list(zip(cast("list[Any]", result), cast("list[Any]", expected), strict=False))
-        same_length = len(cast("list[Any]", result)) == len(cast("list[Any]", expected))
-        return same_length and all(_equal(one, other, rel_tol) for one, other in pairs)
+        lists = cast("list[Any]", result), cast("list[Any]", expected)
+        same_length = len(lists[0]) == len(lists[1])
+        return same_length and all(_equal(*pair, rel_tol) for pair in zip(*lists, strict=True))
     if isinstance(expected, dict) and isinstance(result, dict):
         ours, theirs = cast("dict[str, Any]", expected), cast("dict[str, Any]", result)
         return ours.keys() == theirs.keys() and all(_equal(theirs[k], ours[k], rel_tol) for k in ours)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from environments.rewards.reward_context import AgentFiles, RolloutContext
-from environments.rewards.verdict.frame import ISOLATED, PROGRAMS, Report, Verify, modules, run_program
+from environments.rewards.verdict.frame import PROGRAMS, Report, Verify, modules, program, run_program
 from environments.rewards.verdict.prepared_test import prepare_test
 from environments.rewards.verification_time import off_the_clock
 from environments.trajectory import Turn
@@ -40,14 +40,6 @@ STARVED_S = 30.0
 MAX_CALLS = 200
 MAX_ANSWERS = 64
 MAX_NAMED = 20
-_OBSERVER_PACKAGES = {
-    f"{folder}/__init__.py": b""
-    for folder in (
-        "environments", "environments/rewards", "environments/rewards/verdict",
-        "tools", "tools/sandbox", "tools/sandbox/inside",
-    )
-}  # fmt: skip
-"""Replace packages of these names that the agent may have left."""
 Unsound = Literal["drop", "refuse", "keep"]
 
 
@@ -118,7 +110,7 @@ async def run_checks(
         "limits": asdict(limits),
     }
     report = await _run_harness(
-        verify, "judge_solution", task, request, {"solution.py": solution}, limits.total_s
+        verify, "judge_solution, 1", task, request, {"solution.py": solution}, limits.total_s
     )
     if report.end is None:
         # The solution has broken the judge, so no assertion is proven.
@@ -161,10 +153,9 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
         "wall_s": total_s,
     }
     result = await verify(
-        # The environment of a verification keeps the agent's files from being imported.
-        command=("python3", "-m", f"{PROGRAMS}.observer"),
+        command=program("observer", "main()"),
         artefacts=["."],
-        files={**_OBSERVER_PACKAGES, **modules(f"{PROGRAMS}.observer", *HARNESS[3:])},
+        files=modules(f"{PROGRAMS}.observer", *HARNESS[3:]),
         stdin=json.dumps(request).encode(),
         timeout_s=total_s + STARVED_S,
     )
@@ -202,24 +193,25 @@ async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits
         "limits": asdict(limits),
     }
     solutions = {"original.py": buggy_text(task), "right.py": right_text(task)}
-    report = await _run_harness(verify, "compare_calls", task, request, solutions, limits.total_s * 2)
+    report = await _run_harness(verify, "compare_calls, 2", task, request, solutions, limits.total_s * 2)
     return bool(report.end)
 
 
 async def _run_harness(  # one run
     verify: Verify,
-    program: str,
+    call: str,
     task: Task,
     request: Mapping[str, Any],
     solutions: Mapping[str, bytes | str],
     total_s: float,
 ) -> Report:
-    # Not by `-m`, whose imports cost a third of the time.
-    command = (*ISOLATED, "-c", f"from {PROGRAMS}.harness import {program}; {program}()")
+    """Run a call of the harness: the program, and the number of its solutions."""
+    command = program("harness", f"main(program.{call})")
+    request = {**request, "restart": program("harness", "main(program.judge_solution, 0)")[-1]}
     files = {**modules(*HARNESS), **solutions}
     report = await run_program(verify, command, request, files, timeout_s=total_s + STARVED_S)
     if not report.ready and not report.result.timed_out:
-        raise RewardError(f"task {task['task_id']!r}: the harness ({program}) did not start, {report.reason}")
+        raise RewardError(f"task {task['task_id']!r}: the harness ({call}) did not start, {report.reason}")
     return report
 
 

@@ -15,12 +15,15 @@ from typing import Any, Protocol, TypeVar
 
 from tools.errors import AgentCausedError, SandboxError
 from tools.sandbox.base import ExecResult
+from tools.sandbox.inside.warm import COMMAND, IMPORTS
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
 PROGRAMS = __package__
-ISOLATED = ("python3", "-E", "-s", "-S")
-"""Python without `site` and its variables, which could import the agent's files."""
+_PACKAGES = (
+    "environments", "environments.rewards", PROGRAMS, "tools", "tools.sandbox", "tools.sandbox.host",
+    "tools.sandbox.inside",
+)  # fmt: skip
 
 
 class Verify(Protocol):
@@ -69,6 +72,22 @@ async def run_program(
     lines = [line.split(" ", 2) for line in result.text().splitlines()]
     words = {line[1]: line[2] for line in lines if len(line) == 3 and line[0] == nonce}
     return Report(result=result, ready="ready" in words, end=json.loads(words.get("end", "null")))
+
+
+def program(module: str, call: str) -> tuple[str, ...]:
+    """Return the command that makes a call of a verdict module, in a warm interpreter where one waits."""
+    # Packages are not searched for, which costs as much as their modules.
+    return (
+        *COMMAND,
+        f"""{IMPORTS}
+import os, sys, types
+for name in {_PACKAGES}:
+    package = sys.modules[name] = types.ModuleType(name)
+    package.__path__ = [f"{{os.environ['VERIFIER']}}/{{name.replace('.', '/')}}"]
+import {PROGRAMS}.{module} as program
+program.{call}
+""",
+    )
 
 
 @cache

@@ -10,28 +10,46 @@ import ast
 import builtins
 import contextlib
 import math
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, cast
 
-from environments.rewards.verdict.solution_server import LostAnswer, SolutionServer, read_request, report
+from environments.rewards.verdict.solution_server import (
+    LostAnswer,
+    SolutionProcess,
+    SolutionServer,
+    fork_solutions,
+    read_request,
+    report,
+    serve,
+)
 from tools.sandbox.inside.kernel import hide_process
 
 TEST_CPU_S = 10.0
 
 
-def judge_solution() -> None:
-    # Remove the workspace: from now on the solution could put a module there.
-    del sys.path[0]
+def main(program: "Callable[..., None]", count: int) -> None:
+    """Run a judge of `count` solutions, whose processes are forked before it knows anything secret."""
+    processes = fork_solutions(count)
+    if not processes:
+        return serve()
     # Same user as the solution: without this it could read the test and the nonce out of our memory.
     hide_process()
+    program(*processes)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def judge_solution(process: SolutionProcess) -> None:
     request = read_request()
     namespace: dict[str, Any] = {"__name__": "hidden_test"}
     exec(compile(request["declaration"], "<declaration>", "exec"), namespace)  # trusted data
     prepared = compile(request["test"], "<test>", "exec")
-    server = SolutionServer(request["solution"], request["entry_point"], request["limits"])
+    server = SolutionServer(process, request["solution"], request)
     records = Records(lambda: server.lost)
     namespace[request["entry_point"]] = server.call
     namespace["__assertions__"] = records
@@ -71,8 +89,8 @@ class Records:
         self._record(indices, held)
 
     @contextlib.contextmanager
-    def raising(self, index: int, kind: Any, *_: Any, **__: Any) -> Generator[SimpleNamespace]:
-        """Context manager: an exception of this kind has to be raised inside."""
+    def raising(self, index: int, kind: Any, *, match: Any = None, **_: Any) -> Generator[SimpleNamespace]:
+        """Context manager: an exception of this kind, with this message, has to be raised inside."""
         raised = SimpleNamespace(value=None, type=None)
         held = False
         try:
@@ -80,7 +98,7 @@ class Records:
         except LostAnswer:
             pass
         except Exception as error:  # noqa: BLE001  # one of another kind fails the assertion
-            held = isinstance(error, kind)
+            held = isinstance(error, kind) and re.search(match or "", str(error)) is not None
             raised.value, raised.type = error, type(error)
         self._record((index,), held)
 
@@ -109,14 +127,14 @@ class NotedCall(NamedTuple):
     outcome: Outcome
 
 
-def compare_calls() -> None:
+def compare_calls(first: SolutionProcess, second: SolutionProcess) -> None:
     """Report whether a call behaves as noted on the original solution and differently on the right one."""
     request = read_request()
-    limits, entry_point = request["limits"], request["entry_point"]
+    limits = request["limits"]
     # The right solution is called first: when its time is up, the other one has some left.
     twice = {**limits, "total_s": limits["total_s"] * 2}
-    original = SolutionServer(request["original"], entry_point, twice)
-    right = SolutionServer(request["right"], entry_point, limits)
+    original = SolutionServer(first, request["original"], {**request, "limits": twice})
+    right = SolutionServer(second, request["right"], request)
     calls = list(parse_notes(request["notes"].splitlines()))[-request["max_calls"] :]
     try:
         # An error here is ours: nothing of either solution has run yet.

@@ -1,7 +1,8 @@
-"""The process of a solution, which a judge starts, confines, calls, stops and restarts.
+"""The process in which a judge runs an untrusted solution.
 
-It answers calls with plain data and cannot reach the judge, although both run as the same user. Only the
-standard library and the modules of the sandbox are available here.
+It answers calls with plain data and cannot reach the judge, although both run as the same user. The judge
+forks it before it reads the test, so its memory holds no secret; a restart begins with another interpreter.
+Only the standard library and the modules of the sandbox are available here.
 """
 
 import builtins
@@ -9,13 +10,14 @@ import contextlib
 import json
 import os
 import select
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from tools.sandbox.host.seccomp import without_peers
 from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, no_new_privileges
@@ -25,7 +27,10 @@ MAX_REPLY_BYTES = 4 << 20
 POLL_S = 0.02
 START_S = 20.0
 MAX_INT_DIGITS = 100_000
-PYTHON = (sys.executable, "-E", "-s", "-S", "-m")
+PYTHON = (sys.executable, "-I", "-S", "-c")
+_DESCRIPTORS = 4096
+_FREE_FRAMES = 994
+"""Recursions of a solution end at the same depth however its process began."""
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
 
@@ -66,13 +71,50 @@ class Spent:
         return self.cpu_s() > cpu_s or self.wall_s() > wall_s
 
 
+class SolutionProcess(NamedTuple):
+    pid: int
+    requests: int
+    replies: int
+
+
+def fork_solutions(count: int) -> list[SolutionProcess]:
+    """Fork processes that wait for a solution; return an empty list in them, which have to call `serve`."""
+    found: list[SolutionProcess] = []
+    for _ in range(count):
+        process = _fork_confined()
+        if process is None:
+            return []
+        found.append(process)
+    return found
+
+
+def _fork_confined() -> SolutionProcess | None:
+    """Fork a confined process whose only open files are its pipes. The child returns None."""
+    (stdin, requests), (replies, stdout) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(stdin)
+        os.close(stdout)
+        return SolutionProcess(pid, requests, replies)
+    os.setsid()
+    for number, fd in enumerate((stdin, stdout, os.open(os.devnull, os.O_RDWR))):
+        os.dup2(fd, number)
+    os.closerange(3, _DESCRIPTORS)
+    if program := without_peers():  # on other architectures the numbers of system calls are unknown
+        # Irrevocably, and inherited: no signals to other processes, no control over them or their memory.
+        no_new_privileges()
+        filter_calls(program)
+    return None
+
+
 class SolutionServer:
-    def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
+    def __init__(self, process: SolutionProcess, solution: str, request: Mapping[str, Any]) -> None:
         adopt_orphans()  # to find processes that leave the solution's group
-        self._opening = json.dumps([solution, entry_point]).encode() + b"\n"
-        self._limits = dict(limits)
-        self._left_s = limits["total_s"]
-        self.process: subprocess.Popen[bytes] | None = None
+        self._opening = json.dumps([solution, request["entry_point"]]).encode() + b"\n"
+        self._restart = [*PYTHON, request["restart"]]
+        self._limits: dict[str, float] = dict(request["limits"])
+        self._left_s = self._limits["total_s"]
+        self.process: SolutionProcess | None = process
         self.hung = False
         self.lost = 0
         self.slowest_s = 0.0
@@ -80,16 +122,13 @@ class SolutionServer:
         _SERVERS.append(self)
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [*PYTHON, __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            start_new_session=True,
-            # Here and not in the program, which the solution could replace.
-            preexec_fn=_confine,  # this process has one thread
-        )
+        if self.process is None:
+            self.process = _fork_confined()
+            if self.process is None:
+                try:
+                    os.execv(self._restart[0], self._restart)  # gives up the judge's memory
+                finally:
+                    os._exit(70)
         try:
             _talk(self.process, self._opening, cpu_s=START_S, wall_s=START_S)
         except (LostAnswer, OSError) as error:
@@ -107,7 +146,7 @@ class SolutionServer:
             if "raised" not in reply:
                 result, _, _ = graph.decode(reply["returned"])
                 return result
-            error = _exception(reply["raised"], str(reply["message"]))
+            error = _exception(reply["raised"], graph.decode(reply["args"]))
         except (Exception, LostAnswer) as error:  # noqa: BLE001  # the solution's process may reply anything
             self.lost += 1
             raise LostAnswer(str(error)) from None
@@ -118,11 +157,11 @@ class SolutionServer:
             others = {each.process.pid for each in _SERVERS if each is not self and each.process}
             kill_new({each for each in snapshot() if each[0] in others})
             # Do not wait for the pipes to end: a process that left the group may hold them.
-            for pipe in (self.process.stdin, self.process.stdout):
-                if pipe is not None:
-                    pipe.close()
-            self.process.wait()
-            self.process = None
+            os.close(self.process.requests)
+            os.close(self.process.replies)
+            pid, self.process = self.process.pid, None
+            with contextlib.suppress(ChildProcessError):  # the end of another server's process reaped it
+                os.waitpid(pid, 0)
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:  # zombies count against the sandbox's limit
                     pass
@@ -132,7 +171,7 @@ class SolutionServer:
             raise LostAnswer("the time for the whole test is up")
         if self.process is None:
             self.start()
-        process = cast("subprocess.Popen[bytes]", self.process)
+        process = cast("SolutionProcess", self.process)
         spent = Spent(process.pid)
         limits = {"cpu_s": self._limits["cpu_s"], "wall_s": min(self._limits["wall_s"], self._left_s)}
         reply, lost = b"", None
@@ -157,19 +196,8 @@ _SERVERS: list[SolutionServer] = []
 """Servers of this judge; ending one spares the others."""
 
 
-def _confine() -> None:
-    """Give up signals to, control over and memory of other processes, irrevocably.
-
-    It needs no privilege, and child processes inherit it. On an architecture with unknown call numbers it is
-    skipped.
-    """
-    if program := without_peers():
-        no_new_privileges()
-        filter_calls(program)
-
-
-def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
-    requests, replies = (cast(Any, pipe).fileno() for pipe in (process.stdin, process.stdout))
+def _talk(process: SolutionProcess, request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
+    _, requests, replies = process
     os.set_blocking(requests, False)
     os.set_blocking(replies, False)
     spent, unread = Spent(process.pid), b""
@@ -187,14 +215,14 @@ def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, w
     return unread
 
 
-def _exception(names: list[str], message: str) -> Exception:
+def _exception(names: list[str], args: Iterable[Any]) -> Exception:
     """Return the nearest builtin of the exception that the solution raised."""
     for name in names:
         kind = getattr(builtins, name, None)
         if isinstance(kind, type) and issubclass(kind, Exception) and kind not in _ENDS_OF_LOOPS:
             with contextlib.suppress(TypeError):
-                return kind(message)
-    raise LostAnswer(f"{names[0]}: {message}")
+                return kind(*args)
+    raise LostAnswer(names[0])
 
 
 def _cpu_s(pid: int) -> float:
@@ -215,6 +243,10 @@ def _wait_s(pid: int) -> float:
 
 
 def serve() -> None:
+    if _count_free_frames() > _FREE_FRAMES:
+        serve()
+        return
+    sys.set_int_max_str_digits(MAX_INT_DIGITS)
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -241,6 +273,13 @@ def serve() -> None:
         replies.flush()
 
 
+def _count_free_frames(count: int = 0) -> int:
+    try:
+        return _count_free_frames(count + 1)
+    except RecursionError:
+        return count
+
+
 def _answer(function: Any, line: bytes) -> dict[str, Any]:
     graph = ObjectGraph(own=-1)
     args, kwargs = graph.decode(json.loads(line))
@@ -249,7 +288,11 @@ def _answer(function: Any, line: bytes) -> dict[str, Any]:
     try:
         returned: Any = function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001  # compared by the judge
-        return {"raised": [kind.__name__ for kind in type(error).__mro__], "message": _message(error)}
+        names, args = [kind.__name__ for kind in type(error).__mro__], ["tuple", [_message(error)]]
+        if type(error).__module__ == "builtins":
+            with contextlib.suppress(Exception):  # arguments that are not plain data
+                args = graph.encode(error.args)
+        return {"raised": names, "args": args}
     try:
         return {"returned": graph.encode([returned, args, kwargs])}
     except BaseException as error:  # noqa: BLE001  # not plain data, or an iterator that raises
@@ -288,11 +331,13 @@ class ObjectGraph:
                 return ["complex", value.real, value.imag]
             case bytes() | bytearray():
                 return ["bytes", value.hex()]
-            case tuple() | frozenset() | Iterator():
+            case range():
+                return ["range", value.start, value.stop, value.step]
+            case tuple() | frozenset() | Iterator() | KeysView() | ValuesView() | ItemsView():
                 kind = next(kind for kind, (plain, _) in _IMMUTABLE.items() if isinstance(value, plain))
                 return [kind, [self.encode(each, sent) for each in cast(Iterable[Any], value)]]
-            case list() | set() | dict():
-                found = cast(list[Any] | set[Any] | dict[Any, Any], value)
+            case list() | set() | dict() | deque():
+                found = cast(list[Any] | set[Any] | dict[Any, Any] | deque[Any], value)
                 number = self._numbers.setdefault(id(found), self._own * (len(self._numbers) + 1))
                 if number in sent:
                     return ["ref", number]
@@ -301,6 +346,9 @@ class ObjectGraph:
                 kind = next(kind for kind, plain in _MUTABLE.items() if isinstance(found, plain))
                 entries = found.items() if isinstance(found, dict) else found
                 return [kind, number, [self.encode(each, sent) for each in entries]]
+            case _ if type(value).__module__ in ("decimal", "fractions"):  # not imported without need
+                kind = type(value).__name__.lower()
+                return [kind, str(value)] if kind == "decimal" else [kind, *value.as_integer_ratio()]
             case _:
                 raise TypeError(f"{type(value).__name__} is not plain data")
 
@@ -321,20 +369,44 @@ class ObjectGraph:
         self._numbers[id(found)] = number
         entries = [self.decode(entry) for entry in rest[1]]
         found.clear()
-        found.extend(entries) if kind == "list" else found.update(entries)
+        found.extend(entries) if kind in ("list", "deque") else found.update(entries)
         return found
 
 
-_ATOMS: Mapping[str, Callable[..., Any]] = {"complex": complex, "bytes": bytes.fromhex}
+# What would cost the judge much is refused.
+
+
+def _range(*bounds: int) -> range:
+    found = range(*bounds)
+    if len(found) > MAX_REPLY_BYTES:
+        raise ValueError("a range with too many numbers")
+    return found
+
+
+def _decimal(text: str) -> Any:
+    found = import_module("decimal").Decimal(text)
+    if found.is_finite() and abs(found.adjusted()) > MAX_INT_DIGITS:
+        raise ValueError("a decimal with too many digits")
+    return found
+
+
+def _fraction(above: int, below: int) -> Any:
+    return import_module("fractions").Fraction(int(above), int(below))
+
+
+_ATOMS: Mapping[str, Callable[..., Any]] = {
+    "complex": complex,
+    "bytes": bytes.fromhex,
+    "range": _range,
+    "decimal": _decimal,
+    "fraction": _fraction,
+}
 _IMMUTABLE: Mapping[str, tuple[type, Callable[[list[Any]], Any]]] = {
     "tuple": (tuple, tuple),
     "frozenset": (frozenset, frozenset),
     "iterator": (Iterator, iter),
+    "keys": (KeysView, lambda entries: dict.fromkeys(entries).keys()),
+    "values": (ValuesView, lambda entries: dict(enumerate(entries)).values()),
+    "items": (ItemsView, lambda entries: dict(entries).items()),
 }
-_MUTABLE: Mapping[str, type] = {"list": list, "set": set, "dict": dict}
-
-
-if __name__ == "__main__":
-    sys.set_int_max_str_digits(MAX_INT_DIGITS)
-    del sys.path[0]
-    serve()
+_MUTABLE: Mapping[str, type] = {"list": list, "set": set, "dict": dict, "deque": deque}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from environments.rewards.reward_context import AgentEndpoint
+from environments.rollout.agents.warm_starts import WarmProgram, WarmStarts
 from tools.errors import ConfigError, IsolationError, RolloutError
 from tools.json_input import read_json
 from tools.sandbox.base import NoSandbox, Sandbox, listener, run_python
 from tools.sandbox.host.ownership import end, guard_command, home_variables, own_folder
+from tools.sandbox.host.warm_python import first_path
 
 Where = Literal["host", "sandbox"]
 PromptAs = Literal["argument", "stdin", "none"]
@@ -51,6 +54,8 @@ class Command:
     """`with_tools`: see `train_threads` of an environment."""
     share_home: bool = False
     """Whether home and XDG folders on the host are the user's, for a program that is logged in there."""
+    warm: bool = False
+    """Whether a Python program on the host is forked from an interpreter that has made its imports."""
 
     def __post_init__(self) -> None:
         argv: Any = self.argv
@@ -71,6 +76,8 @@ class Command:
             raise ConfigError("Command(read_only=…) lends folders to a sandbox; add where='sandbox'")
         if self.share_home and self.where == "sandbox":
             raise ConfigError("Command(share_home=True) shares a home of the host; add where='host'")
+        if self.warm and self.where == "sandbox":
+            raise ConfigError("Command(warm=True) shares imports of programs on the host; add where='host'")
         env: Any = self.env
         if not all(isinstance(each, str) for pair in env.items() for each in pair):
             raise ConfigError(f"Command has env={env!r:.200}; names and values are text")
@@ -92,6 +99,18 @@ class Command:
     def refuse_missing(self, env: str) -> None:
         if self.where == "host" and shutil.which(self.argv[0], path=host_path()) is None:
             raise ConfigError(f"environment {env!r}: agent: there is no program {self.argv[0]!r} on the PATH")
+        if self.warm and not self._is_python():
+            raise ConfigError(
+                f"environment {env!r}: agent: warm=True takes python SCRIPT, python -m MODULE, python -c "
+                f"CODE or a script of Python, without -I, -E and -S; got {shlex.join(self.argv):.200}"
+            )
+
+    def _is_python(self) -> bool:
+        try:
+            first_path(self.argv, {"PATH": host_path()})
+        except (ValueError, OSError):
+            return False
+        return True
 
     def environment(self, endpoint: AgentEndpoint) -> dict[str, str]:
         return {
@@ -106,9 +125,22 @@ class Command:
     def with_prompt(self, prompt: str) -> list[str]:
         return [*self.argv, prompt] if self.prompt == "argument" else list(self.argv)
 
-    def player(self, prompt: str, sandbox: Sandbox) -> "HostPlayer | SandboxPlayer":
+    def warm_starts(self) -> WarmStarts | None:
+        if self.where == "sandbox" or not self._is_python():
+            return None
+        return WarmStarts(self.argv, self.shared_environment, is_wanted=self.warm)
+
+    def shared_environment(self, folder: str) -> dict[str, str]:
+        """Return the variables on the host but those of the endpoint."""
+        home = home_variables(folder, shares_home=self.share_home)
+        lang = {"LANG": os.environ["LANG"]} if "LANG" in os.environ else {}
+        return {"PATH": host_path(), **lang, **home, **self.env}
+
+    def player(
+        self, prompt: str, sandbox: Sandbox, starts: WarmStarts | None
+    ) -> "HostPlayer | SandboxPlayer":
         if self.where == "host":
-            return HostPlayer(self, prompt)
+            return HostPlayer(self, prompt, starts)
         return SandboxPlayer(self, prompt, sandbox)
 
 
@@ -132,9 +164,10 @@ class HookPlayer:
 
 
 class HostPlayer:
-    def __init__(self, command: Command, prompt: str) -> None:
-        self._command, self._prompt = command, prompt
+    def __init__(self, command: Command, prompt: str, starts: WarmStarts | None) -> None:
+        self._command, self._prompt, self._starts = command, prompt, starts
         self._head, self._tail = bytearray(), bytearray()
+        self._pid = 0
 
     @property
     def output(self) -> bytes:
@@ -147,29 +180,31 @@ class HostPlayer:
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
         async with own_folder() as folder:
-            command = self._command
-            home = home_variables(folder, shares_home=command.share_home)
-            lang = {"LANG": os.environ["LANG"]} if "LANG" in os.environ else {}
-            env = {"PATH": host_path(), **lang, **home, **command.environment(endpoint)}
-            return await self._run(guard_command(command.with_prompt(self._prompt), folder), env)
+            env = {**self._command.shared_environment(folder), **self._command.environment(endpoint)}
+            try:
+                return await self._run(env, folder)
+            finally:
+                if self._starts is not None:
+                    self._starts.note_modules(folder)
 
-    async def _run(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    def note_first_request(self) -> None:
+        if self._starts is not None:
+            self._starts.note_first_request(self._pid)
+
+    async def _run(self, env: Mapping[str, str], folder: str) -> int:
         # With a pipe of asyncio, a child that holds it open would delay the end.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(self._prompt.encode() if self._command.prompt == "stdin" else b"")
             stdin.seek(0)
             ours, theirs = os.pipe()
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *argv, stdin=stdin, stdout=theirs, stderr=theirs, env=env, start_new_session=True
-                )
-            except (OSError, ValueError) as error:
+                process = await self._start(env, folder, (stdin.fileno(), theirs, theirs))
+            except BaseException:
                 os.close(ours)
-                raise ConfigError(
-                    f"the agent {self._command.argv[0]!r} cannot be started: {error}"
-                ) from error
+                raise
             finally:
                 os.close(theirs)
+        self._pid = process.pid
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
@@ -182,6 +217,24 @@ class HostPlayer:
             await asyncio.wait({reading}, timeout=_DRAIN_S)
             reading.cancel()
             transport.close()
+
+    async def _start(
+        self, env: Mapping[str, str], folder: str, streams: tuple[int, int, int]
+    ) -> asyncio.subprocess.Process | WarmProgram:
+        argv = self._command.with_prompt(self._prompt)
+        if self._starts is not None:
+            arguments = argv[len(self._command.argv) :]
+            if warm := await self._starts.start(arguments, env, folder, streams):
+                self._head += self._starts.printed
+                return warm
+        stdin, stdout, stderr = streams
+        try:
+            return await asyncio.create_subprocess_exec(
+                *guard_command(argv, folder), stdin=stdin, stdout=stdout, stderr=stderr, env=env,
+                start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the agent {argv[0]!r} cannot be started: {error}") from error
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(1 << 16):

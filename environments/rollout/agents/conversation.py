@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import orjson
+
+from environments.policy.base import Constraint
 from environments.policy.inference.written_messages import MessageError, parse_entry
 from environments.rollout.agents.dialects import AgentRequest, Refused, arguments_object
 from environments.rollout.model_calls import ModelCalls
@@ -20,7 +23,6 @@ from environments.trajectory import Kept, Message, Turn
 from tools.calls import ToolResult, ToolSpec
 
 FORK = "agent"
-_SEED_BITS = 31
 _LONG_CHARS = 1_000_000
 """Longer texts are hashed, since their JSON would take ten times the memory."""
 
@@ -35,20 +37,30 @@ class Thread:
     """The policy's prompt: its completions as they were sampled."""
     written: list[Message] = field(default_factory=list[Message])
     """The same messages in the agent's form."""
-    entries: list[Any] = field(default_factory=list[Any])
-    parsed: list[tuple[Message, ...]] = field(default_factory=list[tuple[Message, ...]])
+    history: "History" = field(default_factory=lambda: History(entries=[], parsed=[]))
     tools: tuple[ToolSpec, ...] = ()
     position: int = -1
     has_tools: bool = False
     is_busy: bool = False
     is_rewritten: bool = False
     """Whether the prompt no longer begins with the open row."""
+    demands: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """What the agent demanded of completions, each with the index in `seen` of the message that says it.
+
+    The last one is in force.
+    """
     open_turn: Turn | None = None
     """The returned completion that no request has answered yet."""
 
-    @property
-    def opening(self) -> int:
-        return opening_length(self.written)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    entries: list[Any]
+    """The messages of a request as JSON."""
+    parsed: list[tuple[Message, ...]]
+
+    def messages(self) -> list[Message]:
+        return [message for entry in self.parsed for message in entry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +68,10 @@ class Match:
     thread: Thread
     messages: list[Message]
     """The request's messages, with our ids of calls."""
-    parsed: list[tuple[Message, ...]]
+    history: History
     common: int
     goes_on: bool
-    is_reserialised: bool
+    is_reserialised: bool = False
     """Whether the agent returned the last completion in other bytes than it received."""
 
 
@@ -77,43 +89,38 @@ def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def thread_seed(seed: int, key: str, ordinal: int, *, prompt_key: str | None) -> int:
-    """Return a thread's seed, from its opening and its ordinal among equal openings.
-
-    It never depends on the order of arrival. The thread of the environment's own prompt has the rollout's
-    seed.
-    """
-    if key == prompt_key and ordinal == 0:
-        return seed
-    digest = hashlib.blake2b(f"{seed}:{key}:{ordinal}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % (1 << _SEED_BITS)
-
-
-def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
-    parsed = _parse(threads, request.entries)
-    messages = [message for entry in parsed for message in entry]
-    if messages[-1].role == "assistant":
-        raise Refused("the last message has role assistant; add a user or tool message", param="messages")
-    found = [_compare(thread, messages, parsed) for thread in threads]
+def match(threads: Sequence[Thread], history: History) -> Match | None:
+    messages = history.messages()
+    found = [_compare(thread, messages, history) for thread in threads]
     # Of several equal conversations, the one that is continued exactly is meant.
     exact = [each for each in found if each.goes_on and not each.thread.is_busy]
     best = max(exact or found, key=lambda each: (each.common, each.goes_on), default=None)
-    if best is None or best.thread.is_busy or best.common < best.thread.opening:
+    if best is None or best.thread.is_busy or best.common < opening_length(best.thread.written):
         return None
     return best
 
 
-def _parse(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Message, ...]]:
-    equal = [_equal_entries(each.entries, entries) for each in threads]
-    shared = max(equal, default=0)
-    parsed = threads[equal.index(shared)].parsed[:shared] if threads else []
+def read_history(request: AgentRequest, threads: Sequence[Thread] = ()) -> History:
+    """Parse a request's entries; those that a thread begins with are taken from it, parsed.
+
+    The request's own list is emptied afterwards, since the garbage collector would visit copies of the whole
+    conversation while the model samples.
+    """
+    entries, known = request.entries, History(entries=[], parsed=[])
+    shared = 0
+    for thread in threads:
+        if (equal := _equal_entries(thread.history.entries, entries)) > shared:
+            shared, known = equal, thread.history
+    parsed = known.parsed[:shared]
     try:
         for index in range(shared, len(entries)):
-            read = parse_entry(_with_content(entries[index]), f"messages[{index}]", index)
+            read = parse_entry(_with_content(entries[index]), request.names[index], index)
             parsed.append(tuple(each.message for each in read))
     except MessageError as error:
-        raise Refused(str(error), param=f"messages[{len(parsed)}]") from None
-    return parsed
+        raise Refused(str(error), param=request.names[len(parsed)]) from None
+    history = History(entries=[*known.entries[:shared], *entries[shared:]], parsed=parsed)
+    entries.clear()
+    return history
 
 
 def _with_content(entry: Any) -> Any:
@@ -132,11 +139,11 @@ def _equal_entries(left: Sequence[Any], right: Sequence[Any]) -> int:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
-def _compare(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Message, ...]]) -> Match:
+def _compare(thread: Thread, messages: Sequence[Message], history: History) -> Match:
     ids = _Renamed()
     common, differs = 0, False
-    for ours, theirs in zip(thread.written, messages, strict=False):
-        if ours is not theirs and not ids.are_equal(theirs, ours):
+    for ours, theirs, sampled in zip(thread.written, messages, thread.seen, strict=False):
+        if ours is not theirs and not ids.are_equal(_uncut(theirs, ours, sampled), ours):
             break
         common += 1
         differs = ours is not theirs and theirs != ours
@@ -148,11 +155,19 @@ def _compare(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Mes
             *(thread.written if ids.has_renamed else messages)[:common],
             *map(ids.as_handed_out, messages[common:]),
         ],
-        parsed=parsed,
+        history=history,
         common=common,
         goes_on=goes_on,
         is_reserialised=goes_on and differs,
     )
+
+
+def _uncut(theirs: Message, ours: Message, sampled: Message) -> Message:
+    """Return a message with our text if it differs by a stop text, or by white space around it."""
+    if ours.role != "assistant" or ours.content == sampled.content or ours.content == theirs.content:
+        return theirs
+    is_same = theirs.content.strip() in (ours.content.strip(), sampled.content.strip())
+    return replace(theirs, content=ours.content) if is_same else theirs
 
 
 class _Renamed:
@@ -169,7 +184,10 @@ class _Renamed:
         if len(theirs.tool_calls) != len(ours.tool_calls):
             return False
         for given, own in zip(theirs.tool_calls, ours.tool_calls, strict=True):
-            if given.name != own.name or not _equal_arguments(given.arguments, own.arguments):
+            if given.name != own.name:
+                return False
+            written, sampled = given.arguments, own.arguments
+            if written != sampled and arguments_object(written) != arguments_object(sampled):
                 return False
             if self._ours.setdefault(given.id, own.id) != own.id:
                 return False
@@ -183,11 +201,7 @@ class _Renamed:
         return message if named in (None, message.tool_call_id) else replace(message, tool_call_id=named)
 
 
-def _equal_arguments(left: str, right: str) -> bool:
-    return left == right or arguments_object(left) == arguments_object(right)
-
-
-def with_answers(turn: Turn, after: Sequence[Message]) -> Turn:
+def with_answers(turn: Turn, after: Sequence[Message], tools_s: float = 0.0) -> Turn:
     """Return a turn with its results and replies: the messages after it, up to the next assistant message."""
     end = next((at for at, each in enumerate(after) if each.role == "assistant"), len(after))
     names = {call.id: call.name for call in turn.message.tool_calls}
@@ -197,7 +211,7 @@ def with_answers(turn: Turn, after: Sequence[Message]) -> Turn:
             call_id = each.tool_call_id or ""
             results.append(ToolResult(call_id=call_id, name=names.get(call_id, ""), content=each.content))
     replies = tuple(each for each in after[:end] if each.role != "tool")
-    return replace(turn, tool_results=tuple(results), replies=replies)
+    return replace(turn, tool_results=tuple(results), replies=replies, tools_s=tools_s)
 
 
 def after_turn(thread: Thread, found: Match) -> Sequence[Message]:
@@ -212,27 +226,58 @@ def after_turn(thread: Thread, found: Match) -> Sequence[Message]:
     return ()
 
 
-def advance(thread: Thread, found: Match, request: AgentRequest) -> None:
-    if not found.goes_on:  # earlier turns keep their list
-        thread.seen = thread.seen[: found.common]
-    thread.seen.extend(found.messages[found.common :])
-    thread.written = found.messages
-    thread.entries, thread.parsed = request.entries, found.parsed
+_WITHDRAWN = "From here on, the demands above on the form of your messages no longer hold."
+
+
+def write_demand(constraint: Constraint, *, has_tools: bool) -> str:
+    """Return a constraint as text for the policy's prompt; empty if it demands nothing."""
+    lines: list[str] = []
+    if constraint.tool is not None:
+        named = f"the tool {constraint.tool}" if constraint.tool else "a tool"
+        lines.append(f"From here on, call {named} in each message.")
+    if constraint.single_call and has_tools:
+        lines.append("From here on, call one tool at most in a message.")
+    if constraint.schema is not None:
+        which = "each message that calls no tool" if has_tools else "each of your messages"
+        is_any = constraint.schema == {"type": "object"}
+        schema = "" if is_any else f" that matches this schema:\n{orjson.dumps(constraint.schema).decode()}"
+        lines.append(f"From here on, {which} is one JSON object without any other text{schema or '.'}")
+    return "\n".join(lines)
+
+
+def advance(thread: Thread, found: Match, demand: str) -> None:
+    """Add a request to its thread, with its demand at the end of the newest message.
+
+    There it never changes what the row begins with, unlike in the system message, and a demand that the
+    thread has seen already is not repeated.
+    """
+    newest, at = found.messages[-1], len(found.messages) - 1
+    kept = min(found.common, at)
+    if kept < len(thread.seen):  # earlier turns keep their list
+        thread.seen = thread.seen[:kept]
+        thread.demands = [each for each in thread.demands if each[0] < kept]
+    thread.seen.extend(found.messages[kept:])
+    if demand != (thread.demands[-1][1] if thread.demands else ""):
+        text = "\n\n".join(filter(None, [newest.content, demand or _WITHDRAWN]))
+        thread.seen[-1] = replace(newest, content=text)
+        thread.demands.append((at, demand))
+    thread.written, thread.history = found.messages, found.history
     thread.position = max(len(thread.seen), thread.position + 1)
 
 
 def new_thread(
-    threads: Sequence[Thread], request: AgentRequest, calls: ModelCalls, prompt_key: str | None
+    threads: Sequence[Thread], history: History, calls: ModelCalls, prompt_key: str | None
 ) -> Match:
-    parsed = _parse(threads, request.entries)
-    messages = [message for entry in parsed for message in entry]
+    messages = history.messages()
     key = opening_key(messages)
     ordinal = sum(each.key == key for each in threads)
-    seed = thread_seed(calls.seed, key, ordinal, prompt_key=prompt_key)
+    # A seed never depends on the order of arrival. The first thread with the environment's own prompt has
+    # the rollout's seed.
+    digest = hashlib.blake2b(f"{calls.seed}:{key}:{ordinal}".encode(), digest_size=8).digest()
+    is_own = key == prompt_key and ordinal == 0
+    seed = calls.seed if is_own else int.from_bytes(digest, "big") % (1 << 31)
     thread = Thread(number=len(threads), rows=calls.another_thread(), seed=seed, key=key)
-    return Match(
-        thread=thread, messages=messages, parsed=parsed, common=0, goes_on=True, is_reserialised=False
-    )
+    return Match(thread=thread, messages=messages, history=history, common=0, goes_on=True)
 
 
 Seen = tuple[list[Message], int]

@@ -5,7 +5,7 @@ import hmac
 import math
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
@@ -21,15 +21,15 @@ from environments.rollout.agents.dialects import (
     CHAT,
     MESSAGES,
     NOT_RETRIED,
+    RESPONSES,
     AgentRequest,
     Dialect,
     Refused,
     Reply,
 )
+from tools.plain_text import REDACTED
 
 _MAX_CONNECTIONS = 16
-_BACKLOG = 1024
-"""Connections that wait in the kernel."""
 _WAIT_S = 0.2
 _IDLE_S = 1.0
 """Idle time before a connection may be closed for another: its client may be about to send."""
@@ -37,12 +37,13 @@ _MAX_BODY_BYTES = 32 << 20
 _BODY_S = 30.0
 _LARGE_BYTES = 1 << 20
 """Parsing a larger body takes over 10 ms."""
-_BUFFERED_BYTES = 64 << 10
-_READ_BYTES = 16 << 10
-_LINGER_S = 5.0
 _PING_S = 5.0
 """Wait before a stream begins without its completion: until then an error has its own status."""
-REDACTED = "[secret]"
+_DIALECTS: Mapping[str, Dialect] = {"chat/completions": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+_COUNTS = {
+    "responses/input_tokens": {"object": "response.input_tokens"},
+    "messages/count_tokens": dict[str, str](),
+}
 
 
 class Connection:
@@ -71,6 +72,8 @@ class Recorded(Protocol):
 
     async def ask(self, request: AgentRequest, connection: Connection) -> Reply: ...
 
+    async def count_tokens(self, request: AgentRequest) -> int: ...
+
 
 def redact(text: bytes, hidden: Sequence[bytes]) -> bytes:
     for secret in hidden:
@@ -97,7 +100,7 @@ class EndpointServer:
         key = f"sk-{secrets.token_hex(20)}"
         answers = recorded(key)
         port = _Port(answers, key, self._parser)
-        with sock or socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listening:
+        with sock or socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
             # With an empty context: requests are not part of a hook.
             accepting = asyncio.get_running_loop().create_task(port.accept(listening), context=Context())
             try:
@@ -120,8 +123,8 @@ class EndpointServer:
 class _Connection(web.RequestHandler):
     def __init__(self, port: "_Port", server: web.Server) -> None:
         super().__init__(
-            server, loop=asyncio.get_running_loop(), lingering_time=_LINGER_S, access_log=cast("Any", None),
-            read_bufsize=_BUFFERED_BYTES, auto_decompress=False,
+            server, loop=asyncio.get_running_loop(), lingering_time=5.0, access_log=cast("Any", None),
+            read_bufsize=64 << 10, auto_decompress=False,
         )  # fmt: skip
         self._port = port
         self.idle_since = monotonic()
@@ -135,7 +138,7 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         with suppress(AttributeError):  # another event loop may lack it
-            transport.max_size = _READ_BYTES  # pyright: ignore[reportAttributeAccessIssue]  # asyncio's
+            transport.max_size = 16 << 10  # pyright: ignore[reportAttributeAccessIssue]  # asyncio's
         self._port.connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -226,83 +229,83 @@ class _Port:
 
     async def _answer(self, request: BaseRequest) -> web.StreamResponse:
         path = request.path.lstrip("/").removeprefix("v1/")
-        dialect = MESSAGES if path.startswith("messages") else CHAT
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        dialect = next((each for name, each in _DIALECTS.items() if path.startswith(name)), CHAT)
         try:
-            self._refuse_others(request)
+            bearer = request.headers.get("authorization", "").partition(" ")[2]
+            keys = [
+                each.strip().encode("utf-8", "replace")
+                for each in (bearer, request.headers.get("x-api-key", ""))
+            ]
+            if not any(hmac.compare_digest(each, self._key) for each in keys):
+                problem = "wrong API key: each rollout has its own, in the same place as its base URL"
+                raise Refused(problem, status=401, kind="authentication_error", code="invalid_api_key")
             if request.method == "GET" and path.split("/")[0] == "models":
                 return _json(_models(self.rollout, path))
-            if request.method != "POST" or path not in ("chat/completions", "messages"):
-                possible = "POST /v1/chat/completions, POST /v1/messages, GET /v1/models"
+            if request.method != "POST" or path not in (*_DIALECTS, *_COUNTS):
+                possible = ", ".join(f"POST /v1/{each}" for each in (*_DIALECTS, *_COUNTS))
+                possible += ", GET /v1/models"
                 raise Refused(f"{request.method} {request.path:.200}: possible is {possible}", status=404)
             async with self._reading:
                 asked = await self._read(request, dialect)
-            return await self._complete(dialect, asked, request, response)
+            if path in _COUNTS:
+                return _json({**_COUNTS[path], "input_tokens": await self.rollout.count_tokens(asked)})
+            return await self._complete(dialect, asked, request)
         except Refused as refused:
             self.rollout.note_refusal(f"{refused.status}: {refused}")
-            if not response.prepared:
-                return _json(dialect.error(refused), refused.status)
-            await response.write(dialect.error_event(refused))
-        except ConnectionError:
-            pass  # the agent is gone
-        return response
-
-    def _refuse_others(self, request: BaseRequest) -> None:
-        given = (
-            request.headers.get("authorization", "").partition(" ")[2],
-            request.headers.get("x-api-key", ""),
-        )
-        if not any(hmac.compare_digest(each.strip().encode("utf-8", "replace"), self._key) for each in given):
-            problem = "wrong API key: each rollout has its own, in the same place as its base URL"
-            raise Refused(problem, status=401, kind="authentication_error", code="invalid_api_key")
+            return _json(dialect.error(refused), refused.status)
+        except ConnectionError:  # the agent is gone
+            return web.Response()
 
     async def _read(self, request: BaseRequest, dialect: Dialect) -> AgentRequest:
-        body = await _body(request)
+        too_large = Refused(f"the body is larger than {_MAX_BODY_BYTES >> 20} MiB", status=413)
+        if (request.content_length or 0) > _MAX_BODY_BYTES:
+            raise too_large
+        read = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_S):
+                while chunk := await request.content.readany():
+                    read += chunk
+                    if len(read) > _MAX_BODY_BYTES:
+                        raise too_large
+        except TimeoutError:
+            raise Refused(f"the body did not end within {_BODY_S:g} s") from None
+        except web.RequestPayloadError as error:
+            raise Refused(f"the body cannot be read: {error}") from None
 
-        def read() -> AgentRequest:
-            return dialect.read(redact(body, self.rollout.secrets))
+        def parse() -> AgentRequest:
+            return dialect.read(redact(bytes(read), self.rollout.secrets))
 
-        if len(body) < _LARGE_BYTES:
-            return read()
-        return await asyncio.get_running_loop().run_in_executor(self._parser, read)
+        if len(read) < _LARGE_BYTES:
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
 
     async def _complete(
-        self, dialect: Dialect, asked: AgentRequest, request: BaseRequest, response: web.StreamResponse
+        self, dialect: Dialect, asked: AgentRequest, request: BaseRequest
     ) -> web.StreamResponse:
         connection = Connection(request)
         if not asked.stream:
-            response = _json(dialect.reply(await self.rollout.ask(asked, connection)))
+            response = _json(dialect.reply(await self.rollout.ask(asked, connection), asked))
             await self._begin(response, request)
         else:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             asking = asyncio.ensure_future(self.rollout.ask(asked, connection))
             while not (await asyncio.wait({asking}, timeout=_PING_S))[0] and connection.is_open:
                 await self._begin(response, request)
                 with suppress(ConnectionError):
                     await response.write(dialect.ping)
-            reply = await asking
+            try:
+                events = dialect.events(await asking, asked)
+            except Refused as refused:
+                if not response.prepared:
+                    raise
+                self.rollout.note_refusal(f"{refused.status}: {refused}")
+                await response.write(dialect.error_event(refused))
+                return response
             await self._begin(response, request)
-            await response.write(dialect.events(reply, with_usage=asked.with_usage))
+            await response.write(events)
         await response.write_eof()
         connection.is_delivered = True
         return response
-
-
-async def _body(request: BaseRequest) -> bytes:
-    too_large = Refused(f"the body is larger than {_MAX_BODY_BYTES >> 20} MiB", status=413)
-    if (request.content_length or 0) > _MAX_BODY_BYTES:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_S):
-            while chunk := await request.content.readany():
-                body += chunk
-                if len(body) > _MAX_BODY_BYTES:
-                    raise too_large
-    except TimeoutError:
-        raise Refused(f"the body did not end within {_BODY_S:g} s") from None
-    except web.RequestPayloadError as error:
-        raise Refused(f"the body cannot be read: {error}") from None
-    return bytes(body)
 
 
 def _models(rollout: Recorded, path: str) -> dict[str, Any]:

@@ -1,17 +1,19 @@
 """The loop of a recorded agent: its requests become turns, scored as soon as their results are known."""
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from time import monotonic
 from typing import Any, cast
 
-from environments.policy.base import CompletionRequest
+from environments.config import Constraints
+from environments.policy.base import CannotEnforceError, CompletionRequest
 from environments.policy.rendering.chatml import count_chars
 from environments.policy.second_models import SecondModel
 from environments.rewards.reward_context import AgentEndpoint, RolloutContext
@@ -27,8 +29,10 @@ from environments.rollout.agents.conversation import (
     match,
     new_thread,
     opening_key,
+    read_history,
     with_answers,
     with_contexts,
+    write_demand,
 )
 from environments.rollout.agents.dialects import (
     MAX_IGNORED,
@@ -38,19 +42,14 @@ from environments.rollout.agents.dialects import (
     to_agent_message,
     tools_of,
 )
-from environments.rollout.agents.endpoint import REDACTED, Connection, EndpointServer, redact
+from environments.rollout.agents.endpoint import Connection, EndpointServer, redact
 from environments.rollout.boundary import reason_of, traceback_of, unwrap_user_error
 from environments.rollout.model_calls import ModelCalls, Stopped
-from environments.trajectory import (
-    AgentCaused,
-    AgentRun,
-    Message,
-    StopReason,
-    Turn,
-    TurnClock,
-)
+from environments.rollout.prompt_tokens import PromptTokens, TokenEstimate
+from environments.trajectory import ENFORCED, AgentCaused, AgentRun, Message, StopReason, Turn, TurnClock
 from tools.calls import ToolSpec
-from tools.errors import AgentCausedError, PolicyError, RolloutError, SandboxError
+from tools.errors import AgentCausedError, PolicyError, RequestsRefused, RolloutError, SandboxError
+from tools.plain_text import REDACTED
 
 _LEAVE_S = 2.0
 """Grace period between the refusal of a request and the end of the agent."""
@@ -100,7 +99,9 @@ class RecordedLoop:
     prompt: tuple[Message, ...]
     """The environment's prompt, or else that of the agent's first request."""
     others: dict[str, SecondModel]
+    estimate: TokenEstimate
     hidden: Sequence[str] = ()
+    constraints: Constraints = "ask"
     stop_reason: StopReason | None = field(default=None, init=False)
     agent: AgentRun | None = field(default=None, init=False)
     models: Sequence[str] = field(init=False)
@@ -121,7 +122,6 @@ class RecordedLoop:
     _ticks: int = field(default=0, init=False)
     _clocks: dict[int, list[int]] = field(default_factory=dict[int, list[int]], init=False)
     _handed_at: dict[int, float] = field(default_factory=dict[int, float], init=False)
-    _handed_out: int = field(default=0, init=False)
     _unscored: list[Turn] = field(default_factory=list[Turn], init=False)
     """Turns of requests that the agent abandoned, and at the end those not scored yet."""
     _admitted: int = field(default=0, init=False)
@@ -148,7 +148,7 @@ class RecordedLoop:
 
         The order of their ends would depend on the lengths of completions. Overlapping turns have clocks.
         """
-        if not self._handed_out:
+        if not self._handed_at:
             raise RolloutError("the agent's sandbox was lost before it received a completion")
         acts = [turn.index for turn in turns if turn.kind == "act"]
         given = dict(zip(acts, scores, strict=False))
@@ -169,7 +169,7 @@ class RecordedLoop:
         return LoopResult(
             prompt=self.prompt,
             turns=[
-                replace(turn, index=index, clock=clocks[index] if overlap else None)
+                replace(turn, index=index, clock=clocks[index]) if overlap else turn
                 for index, turn in enumerate(ordered)
             ],
             scores=[given.get(index) for index in sorted(acts)] if scores else [],
@@ -227,29 +227,21 @@ class RecordedLoop:
             over.cancel()
             playing.cancel()
             await asyncio.wait({playing})
-            error = self._note_run(playing, hangs, started)  # also where something else ended the rollout
-        return error
-
-    def _note_run(
-        self, playing: "asyncio.Task[int | None]", hangs: bool, started: float
-    ) -> BaseException | None:
-        error: BaseException | None = None
-        exit_code: int | None = None
-        if not playing.cancelled():
-            error = playing.exception()
-            exit_code = None if error else playing.result()
-        problem = "" if error is None else traceback_of(unwrap_user_error(error))
-        if exit_code:
-            last = self.player.output.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
-            problem = f"the command ended with exit code {exit_code}{last and ': '}{last:.300}"
-        if hangs:
-            problem = f"{_TIMEOUT_REASON} (--env.rollout_timeout_s), nor within {_LEAVE_S:g} s of it"
-        self.agent = AgentRun(
-            error=redact(problem.encode(), self.secrets).decode(),
-            exit_code=exit_code,
-            output=redact(self.player.output, self.secrets).decode("utf-8", "replace"),
-            wall_s=monotonic() - started,
-        )
+            # Noted also where something else ended the rollout.
+            error = None if playing.cancelled() else playing.exception()
+            exit_code = None if playing.cancelled() or error else playing.result()
+            problem = "" if error is None else traceback_of(unwrap_user_error(error))
+            if exit_code:
+                last = self.player.output.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
+                problem = f"the command ended with exit code {exit_code}{last and ': '}{last:.300}"
+            if hangs:
+                problem = f"{_TIMEOUT_REASON} (--env.rollout_timeout_s), nor within {_LEAVE_S:g} s of it"
+            self.agent = AgentRun(
+                error=redact(problem.encode(), self.secrets).decode(),
+                exit_code=exit_code,
+                output=redact(self.player.output, self.secrets).decode("utf-8", "replace"),
+                wall_s=monotonic() - started,
+            )
         return error
 
     def _conclude(self, error: BaseException | None) -> None:
@@ -258,14 +250,8 @@ class RecordedLoop:
             raise error
         if self._lost is not None:
             raise self._lost
-        if self._handed_out == 0:
-            if error is not None and REDACTED not in self.agent.error:
-                if not self._refused:
-                    error.add_note(_NOTHING_CAME)
-                raise error
-            last = [text.strip().rpartition("\n")[2] for text in (self.agent.error, self.agent.output)]
-            why = "; ".join(filter(None, [*last, self._refused or _NOTHING_CAME]))
-            raise RolloutError(f"the agent ended without a completion of the model: {why}")
+        if not self._handed_at:
+            raise self._failure_without_completion(error, self.agent)
         if self.calls.stopped is not None and not self.agent.error.startswith(_TIMEOUT_REASON):
             self.stop_reason = self.calls.stopped
         elif self.context.end_reason is not None:
@@ -277,17 +263,37 @@ class RecordedLoop:
         if self.stop_reason is not StopReason.AGENT_ERROR:  # it stopped at our refusal
             self.agent = replace(self.agent, error="")
 
+    def _failure_without_completion(self, error: BaseException | None, agent: AgentRun) -> BaseException:
+        texts = (agent.error,) if agent.exit_code else (agent.error, agent.output)
+        last = [text.strip().rpartition("\n")[2] for text in texts]
+        why = "; ".join(filter(None, [self._refused or _NOTHING_CAME, *last]))
+        problem = f"the agent ended without a completion of the model: {why}"
+        shown = None if REDACTED in agent.error else error
+        if self._refused and not self._over.is_set():
+            refused = RequestsRefused(problem)
+            refused.__cause__ = shown
+            return refused
+        if shown is not None and not self._refused:
+            shown.add_note(_NOTHING_CAME)
+        return shown or RolloutError(problem)
+
     # The endpoint.
 
     def _with_key(self, key: str) -> "RecordedLoop":
-        self.secrets = [each.encode() for each in (key, *self.hidden)]
+        hidden = [key, *self.hidden]
+        hidden += [
+            json.dumps(each, ensure_ascii=escapes)[1:-1] for each in hidden for escapes in (True, False)
+        ]
+        self.secrets = sorted({each.encode() for each in hidden}, key=len, reverse=True)
         return self
 
     def note_refusal(self, problem: str) -> None:
         if self.agent is not None:
             return  # the agent has ended
         self._counts["refused"] += 1
-        self._refused = f"{self._counts['refused']} requests were refused, the last with {problem}"
+        count = self._counts["refused"]
+        which = "a request was refused" if count == 1 else f"{count} requests were refused, the last"
+        self._refused = f"{which} with {problem}"
 
     async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
         """Return the completion of a request; a retry gets the existing one."""
@@ -311,6 +317,22 @@ class RecordedLoop:
                 raise self._refusal() from None
             raise
 
+    async def count_tokens(self, request: AgentRequest) -> int:
+        """Return the tokens of a prompt, or an estimate if the policy cannot count them."""
+        if self.agent is not None:
+            raise self._refusal()
+        prompt = CompletionRequest(
+            messages=tuple(read_history(request).messages()),
+            tools=self._specs(request),
+            max_row_tokens=self.calls.budget.max_row_tokens,
+        )
+        count = PromptTokens(self.calls.policy, self.estimate, self.calls.calls)
+        try:
+            return (await count.of(prompt)).tokens
+        except Exception as error:  # noqa: BLE001  # a policy may raise anything
+            problem = f"the prompt could not be counted: {reason_of(error)}"
+            raise Refused(problem, status=503, kind="api_error", code="policy_error") from None
+
     def _find_retried(self, request: AgentRequest, connection: Connection) -> _PendingCall | None:
         same = [asked for asked in self._last.values() if asked.request.body == request.body]
         failed = [asked for asked in same if asked.sampling.done() and _has_failed(asked.sampling)]
@@ -322,23 +344,29 @@ class RecordedLoop:
 
     def _begin(self, request: AgentRequest, connection: Connection) -> _PendingCall:
         tools, is_first = self._specs(request), not self._last
+        demand = self._read_demand(request)
         for number, asked in self._last.items():
             self._threads[number].is_busy = asked.is_in_flight
-        found = match(self._threads, request)
+        history = read_history(request, self._threads)
+        if history.parsed[-1][-1].role == "assistant":
+            problem = "the last message has role assistant; add a user or tool message"
+            raise Refused(problem, param=request.names[-1])
+        found = match(self._threads, history)
         if found is None:
             self._keep(len(request.body))
-            found = new_thread(self._threads, request, self.calls, self._prompt_key)
+            found = new_thread(self._threads, history, self.calls, self._prompt_key)
         else:
             longer = len(request.body) - len(self._last[found.thread.number].request.body)
             self._keep(max(longer, count_chars(found.messages[found.common :])))
-        self._count_ignored(request.ignored)
+        for name in request.ignored:
+            others = sum(each.startswith(_IGNORED) for each in self._counts)
+            is_listed = _IGNORED + name in self._counts or others < MAX_IGNORED - 1
+            self._counts[_IGNORED + (name if is_listed else "others")] += 1
         thread = found.thread
         if thread.number == len(self._threads):
             self._threads.append(thread)
             thread.tools = tools
-        if is_first:
-            self.prompt = tuple(found.messages)
-            self.context.messages = self.prompt
+        self._counts["asked"] += bool(demand)
         self._counts["normalised"] += found.is_reserialised
         thread.is_rewritten |= not found.goes_on or tools != thread.tools
         thread.tools, thread.has_tools = tools, thread.has_tools or bool(tools)
@@ -347,16 +375,32 @@ class RecordedLoop:
         turn, thread.open_turn = thread.open_turn, None
         if turn is not None:
             waited = monotonic() - self._handed_at[turn.index]
-            turn = replace(with_answers(turn, after_turn(thread, found)), tools_s=waited)
+            turn = with_answers(turn, after_turn(thread, found), waited)
         rewritten = FORK if thread.is_rewritten else None
         asked = _PendingCall(request=request, found=found, rewritten=rewritten, connection=connection)
-        advance(thread, found, request)
+        advance(thread, found, demand)
+        if is_first:
+            self.prompt = self.context.messages = tuple(thread.seen)
+            if isinstance(self.player, HostPlayer):
+                self.player.note_first_request()
         self._last[thread.number] = asked
         loop = asyncio.get_running_loop()
         asked.sampling = loop.create_task(self._sample(asked, turn), context=self._context.copy())
         self._sampling.add(asked.sampling)
         asked.sampling.add_done_callback(self._sampling.discard)
         return asked
+
+    def _read_demand(self, request: AgentRequest) -> str:
+        """Return what a request demands of its completion as text for the prompt, unless it is enforced."""
+        constraint = request.constraint
+        if constraint is None:
+            return ""
+        if self.constraints == "refuse" and constraint.fields:
+            problem = f"{constraint.fields[0]} is refused here (--openai.constraints); leave it out"
+            raise Refused(problem, param=constraint.fields[0])
+        if self.constraints == "enforce":
+            constraint = replace(constraint, schema=None, tool=None)
+        return write_demand(constraint, has_tools=bool(request.tools))
 
     def _give_up(self, asked: _PendingCall | None) -> None:
         """Keep a completion that was never returned as an undelivered turn."""
@@ -372,22 +416,16 @@ class RecordedLoop:
             raise Refused(problem, status=413)
         self._kept_bytes += size + _REQUEST_BYTES
 
-    def _count_ignored(self, names: Sequence[str]) -> None:
-        for name in names:
-            others = sum(each.startswith(_IGNORED) for each in self._counts)
-            is_listed = _IGNORED + name in self._counts or others < MAX_IGNORED - 1
-            self._counts[_IGNORED + (name if is_listed else "others")] += 1
-
     def _specs(self, request: AgentRequest) -> tuple[ToolSpec, ...]:
         if request.tools != self._tools[0]:
             self._tools = request.tools, tools_of(request)
         return self._tools[1]
 
     async def _sample(self, asked: _PendingCall, before: Turn | None) -> None:
-        """Wait until the turn before is scored, then sample.
+        """Wait until the previous turn is scored, then sample the answer to the agent's request.
 
         Raises:
-            Refused: if there is no completion.
+            Refused: if there is no answer.
         """
         if before is not None:
             scored = asyncio.get_running_loop().create_future()
@@ -405,6 +443,9 @@ class RecordedLoop:
         except Stopped:
             self._counts["cut off"] += self.calls.stopped is StopReason.TIME_BUDGET
             raise self._refusal() from None
+        except CannotEnforceError as error:
+            problem = f"{error}; --openai.constraints ask writes it into the prompt"
+            raise Refused(problem, param=prompt.constraint and prompt.constraint.fields[0]) from None
         except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
             self._lost = error
             is_policy = isinstance(error, PolicyError)
@@ -421,8 +462,11 @@ class RecordedLoop:
         self._lost = self._overflow = None
         sampled = self.calls.join(completion, prompt, rewritten=asked.rewritten, thread=thread.rows)
         self._seen[asked.index] = (thread.seen, len(thread.seen))
+        enforced = {} if prompt.constraint is None else {ENFORCED: asdict(prompt.constraint)}
+        self._counts["enforced"] += len(enforced)
         asked.turn = replace(
             sampled.turn,
+            sampling={**sampled.turn.sampling, **enforced},
             index=asked.index,
             thread=thread.number,
             without_tools=not thread.has_tools,
@@ -448,9 +492,17 @@ class RecordedLoop:
             goes_on=asked.rewritten is None,
             thread=thread.rows,
         )
+        constraint = asked.request.constraint
         limit = min(prompt.max_tokens, asked.request.max_tokens or prompt.max_tokens)
         return replace(
-            prompt, tools=thread.tools, seed=thread.seed, rollout_seed=self.calls.seed, max_tokens=limit
+            prompt,
+            tools=thread.tools,
+            seed=thread.seed,
+            max_tokens=limit,
+            stops=asked.request.stops,
+            constraint=constraint
+            if self.constraints == "enforce" and constraint and constraint.fields
+            else None,
         )
 
     def _refusal(self) -> Refused:
@@ -469,20 +521,19 @@ class RecordedLoop:
             return asked.reply
         assert asked.turn is not None
         thread, turn = asked.found.thread, asked.turn
-        message = to_agent_message(turn.message)
+        message, stopped_by = to_agent_message(turn.message, asked.request.stops)
+        is_whole = message.tool_calls or (turn.finish_reason == "length" and stopped_by is None)
         thread.seen.append(turn.message)
         thread.written.append(message)
         thread.open_turn, thread.is_rewritten = turn, False
-        self._handed_out += 1
         self._handed_at[turn.index] = monotonic()
         self._tick(turn.index, _HANDED_OUT)
         asked.reply = Reply(
             id=f"turn-{thread.seed}-{thread.position}",
             model=asked.request.model or self.calls.policy.name,
             message=message,
-            finish_reason=turn.finish_reason
-            if message.tool_calls or turn.finish_reason == "length"
-            else "stop",
+            finish_reason=turn.finish_reason if is_whole else "stop",
+            stopped_by=stopped_by,
             prompt_tokens=turn.prompt_tokens,
             completion_tokens=turn.sampled_tokens,
             created=int(time.time()),
@@ -490,22 +541,24 @@ class RecordedLoop:
         return asked.reply
 
     async def _other(self, request: AgentRequest, model: SecondModel) -> Reply:
-        if request.tools:
-            raise Refused(
-                f"the model {request.model!r} answers with text alone; leave tools out", param="tools"
-            )
+        demanded = request.constraint.fields if request.constraint else ()
+        for name in ("tools",) if request.tools else demanded:
+            problem = f"the model {request.model!r} answers with free text alone; leave {name} out"
+            raise Refused(problem, param=name)
         self._keep(len(request.body))
-        found = new_thread((), request, self.calls, None)
+        messages = read_history(request).messages()
         try:
-            answer = await model.ask(found.messages, seed=self.calls.seed)
+            answer = await model.ask(messages, seed=self.calls.seed)
             self._lost = None
         except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
             self._lost = error
             raise Refused(f"{request.model}: {reason_of(error)}", status=503, kind="api_error") from None
         used = answer.usage
+        text = Message(role="assistant", content=answer.text or "")
+        message, stopped_by = to_agent_message(text, request.stops)
         return Reply(
             id=f"other-{len(model.calls)}", model=request.model, finish_reason="stop",
-            created=int(time.time()), message=Message(role="assistant", content=answer.text or ""),
+            created=int(time.time()), message=message, stopped_by=stopped_by,
             prompt_tokens=used.get("prompt_tokens", 0), completion_tokens=used.get("completion_tokens", 0),
         )  # fmt: skip
 

@@ -245,8 +245,8 @@ class HookCalls:
         return None if self._profiler is None else self._profiler.profile()
 
     @property
-    def doing(self) -> str:
-        return self._in_flight.doing
+    def hook_name(self) -> str:
+        return self._in_flight.doing.partition(":")[0]
 
     async def hook(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Return a hook's result.
@@ -297,7 +297,13 @@ class HookCalls:
             if inspect.iscoroutinefunction(function):
                 given, left_s = function(), limit_s
             else:
-                given, left_s = await self._in_thread(function, limit_s, limit)
+                thread = await self._pin_thread() if self._has_own_thread else self._threads
+                try:
+                    given, left_s = await self._on(thread, function, limit_s, limit)
+                except TimeLimitExceeded:
+                    # The thread hangs: only generators opened on it still wait for it.
+                    self._has_own_thread = False
+                    raise
             if inspect.isawaitable(given):
                 context = self._own_context() if is_parallel else self._context
                 given = await self._in_task(given, left_s, limit, busy=busy, context=context)
@@ -332,17 +338,6 @@ class HookCalls:
         context = self._context.copy()
         return context if self._profiler is None else copy_profile(context)
 
-    async def _in_thread(
-        self, function: Callable[[], Any], limit_s: float | None, limit: str
-    ) -> tuple[Any, float | None]:
-        thread = await self._pin_thread() if self._has_own_thread else self._threads
-        try:
-            return await self._on(thread, function, limit_s, limit)
-        except TimeLimitExceeded:
-            # The thread hangs: only generators opened on it still wait for it.
-            self._has_own_thread = False
-            raise
-
     async def _pin_thread(self) -> OwnThread:
         if self._own_thread is None:
             self._own_thread = await self._new_thread()
@@ -356,11 +351,7 @@ class HookCalls:
         return thread
 
     async def _on(
-        self,
-        thread: HookThreads | OwnThread,
-        function: Callable[[], Any],
-        limit_s: float | None = None,
-        limit: str = "a generator",
+        self, thread: HookThreads | OwnThread, function: Callable[[], Any], limit_s: float | None, limit: str
     ) -> tuple[Any, float | None]:
         context = self._own_context()
         call = thread.submit(run_contained, partial(context.run, function))
@@ -435,7 +426,8 @@ class HookCalls:
             return _OwnedGenerator(generator, partial(self._new_task, context=self._context)).next
 
         async def following() -> Any:
-            return (await self._on(await self._pin_thread(), partial(next, generator, END)))[0]
+            step = partial(next, generator, END)
+            return (await self._on(await self._pin_thread(), step, None, "a generator"))[0]
 
         return following
 
@@ -529,7 +521,7 @@ class _OwnedGenerator:
 
 def require_finished(given: Any, doing: str) -> Any:
     if inspect.isgenerator(given) or inspect.isasyncgen(given):
-        raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
+        raise ConfigError(f"{doing} is a generator; return what it gives, such as a list, with no `yield`")
     if inspect.iscoroutine(given):
         given.close()
         raise ConfigError(f"{doing} gave a call that nobody awaited, {given.__qualname__}; write `await`")

@@ -103,7 +103,7 @@ ID_FIELDS = ("item_id", "task_id", "id")
 
 
 def item_id(item: Any) -> str:
-    """Return the id of an item across runs: its first id field, or else a hash of its content.
+    """Return an item's first id field, or else a hash of its content: it is the same in every run.
 
     Raises:
         DatasetError: if neither is possible; the text does not name the item.
@@ -112,7 +112,20 @@ def item_id(item: Any) -> str:
         named = cast(Mapping[str, Any], item)
         for field in ID_FIELDS:
             if named.get(field) is not None:
-                return _name(named[field], field)
+                value = named[field]
+                if isinstance(value, str):
+                    return check_id(value)
+                try:
+                    is_scalar = not isinstance(value, Mapping | list | tuple)
+                    json_text(value)
+                except DatasetError:
+                    is_scalar = False
+                if not is_scalar:
+                    raise DatasetError(
+                        f"has an object of type {type(value).__qualname__} as its {field}; an id is text "
+                        f"or a number"
+                    )
+                return check_id(str(value))
     return hashlib.sha256(json_text(item).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -140,18 +153,3 @@ def check_id(identity: Any) -> str:
             f"has the id {identity!r:.100}, which is not UTF-8 text (a lone surrogate, half of a character)"
         )
     return identity
-
-
-def _name(value: Any, field: str) -> str:
-    if isinstance(value, str):
-        return check_id(value)
-    try:
-        is_scalar = not isinstance(value, Mapping | list | tuple)
-        json_text(value)
-    except DatasetError:
-        is_scalar = False
-    if not is_scalar:
-        raise DatasetError(
-            f"has an object of type {type(value).__qualname__} as its {field}; an id is text or a number"
-        )
-    return check_id(str(value))

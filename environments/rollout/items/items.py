@@ -80,16 +80,12 @@ def check_items(
 
 def _read_local(path: Path, limit: int | None) -> tuple[list[Item], list[int] | None]:
     try:
-        is_file, exists = path.is_file(), path.exists()
-    except OSError as error:
-        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
-    if not exists:
-        raise DatasetError(f"no dataset file at {path}")
-    if not is_file:
-        raise DatasetError(f"{path} is not a file; expected a .jsonl, .json or .parquet file")
-    if path.suffix not in {".jsonl", ".json", ".parquet"}:
-        raise DatasetError(f"cannot read {path}: expected a .jsonl, .json or .parquet file")
-    try:
+        if not path.exists():
+            raise DatasetError(f"no dataset file at {path}")
+        if not path.is_file():
+            raise DatasetError(f"{path} is not a file; expected a .jsonl, .json or .parquet file")
+        if path.suffix not in {".jsonl", ".json", ".parquet"}:
+            raise DatasetError(f"cannot read {path}: expected a .jsonl, .json or .parquet file")
         if path.suffix == ".parquet":
             from environments.rollout.items import readers as dataset_readers  # noqa: PLC0415  # as above
 

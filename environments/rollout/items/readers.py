@@ -50,7 +50,10 @@ def from_hub(name: str, config: str | None, split: str, limit: int | None) -> li
         DatasetError: if it cannot be loaded.
     """
     offline = huggingface_hub.constants.HF_HUB_OFFLINE or not _hub_answers()
-    with _quiet(), _offline() if offline else ExitStack():
+    with _quiet(), ExitStack() as offline_settings:
+        # There is no argument for it.
+        for module in (hf_config, huggingface_hub.constants) if offline else ():
+            offline_settings.enter_context(_setting(module, "HF_HUB_OFFLINE", True))
         try:
             items = _first_rows(_hf.load_dataset(name, config, split=split), limit)
         except Exception as error:  # the hub client raises a dozen unrelated classes
@@ -101,16 +104,6 @@ def _quiet() -> Generator[None]:
         datasets_logging.set_verbosity(verbosity)
         if had_bars:
             _hf.enable_progress_bars()
-
-
-@contextmanager
-def _offline() -> Generator[None]:
-    """Set `HF_HUB_OFFLINE=1` for one call; there is no argument for it."""
-    with (
-        _setting(hf_config, "HF_HUB_OFFLINE", True),
-        _setting(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
-    ):
-        yield
 
 
 @contextmanager

@@ -149,7 +149,7 @@ class PastGroup:
     status: str
     """`ok`, `no_credit` or `failed`, as in the record."""
     scores: tuple[float | None, ...]
-    """One for each surviving rollout; `None`: unscored."""
+    """One for each surviving rollout but branches; `None`: unscored."""
     lost: int = 0
 
     @property
@@ -193,8 +193,8 @@ def past_group(credited: CreditedGroup) -> PastGroup:
         item_id=group.item_id,
         epoch=group.epoch,
         status=credited.status,
-        scores=tuple(trajectory.score for trajectory in group.trajectories),
-        lost=len(group.failures),
+        scores=tuple(trajectory.score for trajectory in group.trajectories if trajectory.trunk is None),
+        lost=sum(failure.trunk is None for failure in group.failures),
     )
 
 

@@ -2,6 +2,8 @@
 
 import inspect
 import logging
+import re
+from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -15,7 +17,7 @@ from collections.abc import (
 from difflib import get_close_matches
 from inspect import Parameter, Signature, isfunction, signature
 from types import SimpleNamespace
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from environments.config import AgentEnvConfig
 from environments.policy.second_models import ROLES
@@ -32,6 +34,26 @@ _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _CLOSE = 0.7
 """Similarity that makes a name a misspelling: `prepares` of `prepare`, but not `preview`."""
+_ELSEWHERE = {
+    # verifiers
+    "env_response": "respond (a chat), or a tool",
+    "is_completed": "ctx.end() in respond or a tool",
+    "setup_state": "prepare",
+    "score_rollout": "compute_reward",
+    "get_prompt_messages": "format_prompt",
+    # Atropos
+    "collect_trajectory": "respond or play",
+    "collect_trajectories": "respond or play",
+    "get_next_item": "load_items",
+    # Gymnasium, OpenEnv, SkyRL-Gym, rLLM
+    "reset": "prepare",
+    "step": "respond (a chat), or a tool",
+    "compute_final_reward": "compute_outcome",
+    # NeMo Gym
+    "seed_session": "prepare",
+    "verify": "compute_reward",
+}
+"""Hooks of other libraries, which nothing here calls, and what does their work here."""
 _ATTRIBUTES = tuple(
     name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)
 )
@@ -50,12 +72,8 @@ def check_hooks(env: Hooks) -> None:
         if own is not ours and own is not getattr(Hooks, name, None):
             _refuse_other_parameters(env, name, ours)
     cls = type(env)
-    written = {
-        name: given
-        for each in reversed(cls.__mro__)
-        if not _is_ours(each)
-        for name, given in vars(each).items()
-    }
+    theirs = [each for each in cls.__mro__ if not _is_ours(each)]
+    written = {name: given for each in reversed(theirs) for name, given in vars(each).items()}
     own = written.keys() - {name for each in cls.__mro__ if _is_ours(each) for name in dir(each)}
     settings = written.keys() & env.env_config_cls.model_fields.keys() - {*dir(Hooks)}
     ignored = sorted(name for name in settings if not callable(written[name]))
@@ -65,6 +83,14 @@ def check_hooks(env: Hooks) -> None:
             f"give it as --env.{ignored[0]}, or as a default in "
             f"`config_init`: `return cls.env_config_cls({ignored[0]}=…), [ServerConfig()]`"
         )
+    for name in sorted(own & _ELSEWHERE.keys()):
+        is_used = sum(name in vars(each) for each in theirs) > 1
+        is_used = is_used or any(_mentions(each, name) for each in theirs)
+        if isfunction(written[name]) and not is_used:
+            raise ConfigError(
+                f"environment {env.name!r}: {name} is no hook here and nothing in its module calls it; "
+                f"write {_ELSEWHERE[name]} instead, or rename it"
+            )
     for name in sorted(own):
         # `plays` or `player` are close to `play`, but rarely mean it.
         known = {*hooks, *_ATTRIBUTES} - {"play"} - written.keys()
@@ -73,6 +99,15 @@ def check_hooks(env: Hooks) -> None:
             _LOG.warning(
                 "%s.%s is not a hook; if it is meant to be %s, rename it", cls.__name__, name, close[0]
             )
+
+
+def _mentions(cls: type, method: str) -> bool:
+    """Whether the source of the class's module uses the method's name, apart from `def` lines."""
+    try:
+        text = inspect.getsource(inspect.getmodule(cls) or cls)
+    except (OSError, TypeError):
+        return True  # unknown
+    return bool(re.search(rf"(?<!def )\b{method}\b", text))
 
 
 def _methods(cls: type) -> dict[str, Callable[..., Any]]:
@@ -116,6 +151,31 @@ def _is_ours(cls: type) -> bool:
     return cls is object or cls.__module__.partition(".")[0] in OWN_PACKAGES
 
 
+class SharedState:
+    """Counts how often the attributes of an open environment change; a cache is filled once."""
+
+    def __init__(self, env: Hooks) -> None:
+        self._env, self._last, self._changes = env, {**vars(env)}, Counter[str]()
+
+    def look(self) -> None:
+        """Compare the attributes with those of the last look, as after each group."""
+        now = {**vars(self._env)}
+        self._changes.update(name for name, value in now.items() if self._last.get(name, _NEW) is not value)
+        self._last = now
+
+    def warning(self) -> str:
+        """Return a line that names the attributes that rollouts set again and again, or ""."""
+        names = [f"self.{name}" for name, times in self._changes.items() if times > 1]
+        if not names or writes(self._env, "next_items"):  # which may keep a curriculum on self
+            return ""
+        return (
+            f"rollouts set {', '.join(names[:_SHOWN])}, which all of them share; put what belongs to one "
+            "into the state that prepare gives"
+        )
+
+
+_NEW = object()
+_SHOWN = 5
 _YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
 
 
@@ -124,18 +184,6 @@ def refuse_other_states(toolset: Toolset, prepare: Callable[..., Any], env: str)
     wanted = next(((tool.name, state) for tool in toolset.tools for state in tool.states), None)
     if wanted is None:
         return
-    given = _return_type(prepare, env)
-    if not is_state(given):
-        name, state = wanted[0], wanted[1].__name__
-        raise ConfigError(
-            f"environment {env!r}: tool {name!r} takes {state}, and prepare is annotated to give "
-            + _type_name(given)
-            + f"; write `def prepare(self, item, sandbox) -> {state}`, or `-> Iterator[{state}]` with a yield"
-        )
-    refuse_state(toolset, given, f"environment {env!r}: prepare is annotated to give")
-
-
-def _return_type(prepare: Callable[..., Any], env: str) -> Any:
     function: Any = inspect.unwrap(prepare)
     # The other annotations may name what is imported for type checkers alone.
     only_return = SimpleNamespace(__annotations__={"return": inspect.get_annotations(function).get("return")})
@@ -146,7 +194,15 @@ def _return_type(prepare: Callable[..., Any], env: str) -> Any:
             f"environment {env!r}: what prepare is annotated to give cannot be read: {why_unreadable(error)}"
         ) from None
     given = next(iter(get_args(hint)), None) if get_origin(hint) in _YIELDING else hint
-    return state_class(given) or given
+    given = state_class(given) or given
+    if not is_state(given):
+        name, state = wanted[0], wanted[1].__name__
+        raise ConfigError(
+            f"environment {env!r}: tool {name!r} takes {state}, and prepare is annotated to give "
+            + _type_name(given)
+            + f"; write `def prepare(self, item, sandbox) -> {state}`, or `-> Iterator[{state}]` with a yield"
+        )
+    refuse_state(toolset, cast("Any", given), f"environment {env!r}: prepare is annotated to give")
 
 
 def _type_name(annotation: Any) -> str:
@@ -158,11 +214,7 @@ def _type_name(annotation: Any) -> str:
 def refuse_missing_parts(env: Hooks, config: AgentEnvConfig, estimator: str) -> None:
     if not env.name:
         raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
-    for name in ("required_fields", "keep"):
-        if isinstance(given := getattr(env, name), str):
-            raise ConfigError(
-                f"environment {env.name!r}: {name} is the text {given!r}; give a tuple of names, ({given!r},)"
-            )
+    _refuse_other_kinds(env)
     _refuse_other_agent(env, config)
     needs_prompt = not is_recorded(env) or (env.agent is not None and env.agent.prompt != "none")
     if needs_prompt and not writes(env, "format_prompt"):
@@ -180,6 +232,21 @@ def refuse_missing_parts(env: Hooks, config: AgentEnvConfig, estimator: str) -> 
             f"environment {env.name!r} writes next_items, which says what comes next; leave out "
             f"--env.{ordered[0]}"
         )
+
+
+def _refuse_other_kinds(env: Hooks) -> None:
+    for name in ("name", "system_prompt", "default_estimator"):
+        if not isinstance(given := getattr(env, name), str | None):
+            raise ConfigError(f"environment {env.name!r}: {name} is {given!r:.100}; give a text")
+    for name in ("required_fields", "keep", "data", "packages"):
+        given: Any = getattr(env, name)
+        if isinstance(given, str):
+            raise ConfigError(
+                f"environment {env.name!r}: {name} is the text {given!r}; give a tuple of names, ({given!r},)"
+            )
+        texts = cast("tuple[Any, ...]", given) if isinstance(given, tuple | list) else (None,)
+        if not all(isinstance(each, str) for each in texts):
+            raise ConfigError(f"environment {env.name!r}: {name} is {given!r:.100}; give a tuple of texts")
 
 
 def _refuse_other_agent(env: Hooks, config: AgentEnvConfig) -> None:

@@ -129,7 +129,7 @@ class Lifecycle:
         self._items: Sequence[Item] | None = None
         self._known_ids: Collection[str] = ()
         self._order = IN_ORDER
-        self._is_open = self._waits = False
+        self._is_open = self._waits = self.is_evaluation = False
         self.hook_threads = HookThreads()
 
     @property
@@ -144,7 +144,7 @@ class Lifecycle:
         async with opened, rare_full_collections(), self.parts.mcp.connect(notify) as listed:
             self.toolset = select_toolsets(self.env.tools, self.config.enabled_toolsets, listed)
             try:
-                self._waits = waits
+                self._waits, self.is_evaluation = waits, evaluation
                 yield
             finally:
                 self.toolset = self.parts.toolset
@@ -158,9 +158,11 @@ class Lifecycle:
         self._is_open = True
         async with AsyncExitStack() as closing:
             closing.callback(self._close)
-            if parts.served is not None:
-                closing.push_async_callback(parts.served.aclose)
-            closing.push_async_callback(parts.second_models.aclose)
+            for served in (parts.served, parts.second_models, parts.reference):
+                if served is not None:
+                    closing.push_async_callback(served.aclose)
+            if parts.warm_starts is not None:
+                await closing.enter_async_context(parts.warm_starts)
             closing.push_async_callback(self._snapshots.aclose)
             # One thread for both: `def teardown` can close what `def setup` opened.
             calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0), own_thread=True))
@@ -308,6 +310,8 @@ class Lifecycle:
 
     async def check_policy(self) -> None:
         await self.parts.second_models.check()
+        if self.parts.reference is not None:
+            await self.parts.reference.check()
         if isinstance(self.parts.policy, CheckedPolicy):
             with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
                 await self._hook(calls, "the policy's check", self.parts.policy.check)
@@ -321,7 +325,8 @@ class Lifecycle:
 
     def second_model(self, role: str, task: GroupTask, calls: HookCalls) -> SecondModel:
         script = getattr(self.env, f"scripted_{role}")
-        asked = self.parts.second_models.model_for(role, script, task.item, calls.hook, lambda: calls.doing)
+        models = self.parts.second_models
+        asked = models.model_for(role, script, task.item, calls.hook, lambda: calls.hook_name)
         asked.group = (task.item_id, task.epoch)
         calls.asked[role] = asked.calls
         return asked
@@ -334,16 +339,14 @@ class Lifecycle:
             return opener, opener
         return opener, partial(self.sandboxes.open_for_verification, spec, snapshot)
 
-    @asynccontextmanager
     async def snapshot(
-        self, spec: SandboxSpec | None, item: Item, calls: HookCalls
-    ) -> AsyncGenerator[Snapshot | None]:
-        async with AsyncExitStack() as held:
-            found = None
-            if spec is not None and spec.prepared is not None:
-                entered = partial(held.enter_async_context, self._snapshots.of(spec, item))
-                found = await calls.run(entered, doing="prepare_sandbox")
-            yield found
+        self, spec: SandboxSpec | None, item: Item, calls: HookCalls, opened: AsyncExitStack
+    ) -> Snapshot | None:
+        """Return the prepared state of a spec, which is kept until `opened` closes."""
+        if spec is None or spec.prepared is None:
+            return None
+        entered = partial(opened.enter_async_context, self._snapshots.of(spec, item))
+        return await calls.run(entered, doing="prepare_sandbox")
 
     async def _prepare_snapshot(self, spec: SandboxSpec, item: Item) -> Snapshot:
         with self.hook_calls(InFlight(item_id=spec.prepared or "", sibling=0)) as calls:

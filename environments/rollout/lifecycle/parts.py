@@ -1,16 +1,20 @@
 """The parts of an environment, built from class and settings and checked before anything is opened."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from environments.config import (
     EMBEDDED_TOKENIZER,
     AgentEnvConfig,
+    Constraints,
     ModelServerConfig,
     SecondModelConfig,
     ServerConfig,
+    constraints_of,
     sampling_of,
     server_configs,
 )
@@ -18,8 +22,11 @@ from environments.credit import GroupRules, describe, missing_outcome_of, read_p
 from environments.policy.base import Policy, validate_policy
 from environments.policy.inference.dialect import UNNAMED_MODEL, shaping_fields
 from environments.policy.inference.http_client import refuse_more_connections
-from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.second_models import SecondModels
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.rendering.chatml import ChatMLRenderer, Renderer, TokenizerError
+from environments.policy.second_models import SecondModels, TextModel
+from environments.rollout.agents.warm_starts import WarmStarts
+from environments.rollout.branching import check_branches
 from environments.rollout.containment.hook_threads import MOST_PINNED
 from environments.rollout.context import Condenser, env_condensers, summarise
 from environments.rollout.hooks import Hooks, is_recorded, pins_thread, plays_on_thread, writes
@@ -34,16 +41,12 @@ from tools.registry import Toolset
 from tools.toolsets import select_toolsets
 
 if TYPE_CHECKING:
-    from environments.policy.inference.model_server import ModelServer
-    from environments.policy.rendering.chatml import Renderer
-    from environments.policy.second_models import TextModel
     from environments.policy.server_policy import ServedPolicy, ServerPolicy
     from environments.rollout.agents.endpoint import EndpointServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    config: AgentEnvConfig
     rules: GroupRules
     failed_score: float
     estimator: str
@@ -57,14 +60,29 @@ class Parts:
     renderer: ChatMLRenderer
     token_estimate: TokenEstimate
     servers: tuple[ServerConfig, ...]
+    constraints: Constraints
     second_servers: tuple[SecondModelConfig, ...]
     second_models: SecondModels
     policy: Policy | None
     served: "ServedPolicy | None"
     """The policy, if we must close its connections."""
+    reference: "ServedPolicy | None"
     endpoints: "EndpointServer | None"
     """Records agents that own their loop."""
+    warm_starts: WarmStarts | None
     max_rollouts: int
+
+
+def with_own_dataset(config: AgentEnvConfig, cls: type[Hooks]) -> AgentEnvConfig:
+    """Return the config; if it names no dataset, with the class's own file of items, next to the class."""
+    if config.has_dataset or cls.dataset_path is None:
+        return config
+    path: Any = cls.dataset_path
+    if not isinstance(path, str):
+        raise ConfigError(f"{cls.__name__}.dataset_path is {path!r:.100}; give a text")
+    owner = next(each for each in cls.__mro__ if "dataset_path" in vars(each))
+    file = getattr(sys.modules.get(owner.__module__), "__file__", None) or ""
+    return config.model_copy(update={"dataset_path": str(Path(file).parent / path)})
 
 
 def build(
@@ -95,93 +113,87 @@ def build(
     refuse_other_states(toolset, env.prepare, env.name)
     condensers = env_condensers(config, env.condenser, env=env.name)
     renderer = ChatMLRenderer.load(config.tokenizer_name)
-    players, seconds = _split_servers(server_configs(env.config_init()[1] if servers is None else servers))
+    given = server_configs(env.config_init()[1] if servers is None else servers)
+    named = [server for server in given if server.base_url]
+    players = tuple(server for server in named if isinstance(server, ServerConfig))
+    seconds = tuple(server for server in named if isinstance(server, SecondModelConfig))
+    roles = [server.section for server in seconds]
+    if twice := next((role for role in roles if roles.count(role) > 1), None):
+        raise ConfigError(f"{roles.count(twice)} model servers for the {twice}; one is possible")
     models = _second_models(config, seconds)
     sums_up = any(isinstance(each, summarise) and each.by == "model" for each in condensers)
     if sums_up and "summariser" not in models.roles and not writes(env, "scripted_summariser"):
         env.scripted_summariser(None, ())  # the default, which raises
     served = None if policy is not None else make_served_policy(config, players, renderer)
+    family = players[0].family if players else None
+    references = [
+        ServerConfig(family=family, **{name: getattr(each, name) for name in ModelServerConfig.model_fields})
+        for each in seconds
+        if each.section == "reference"
+    ]
     lent = () if env.agent is None else env.agent.lent
     sandboxes = Sandboxes(config, env.sandbox, type(env), lent, env.packages)
     sandboxes.refuse_tools_in(toolset)
     if env.keep and not sandboxes.are_opened:
         raise ConfigError(f"environment {env.name!r} keeps {env.keep[0]!r} of a sandbox, and has none")
+    mcp = MCPServers.from_tools(env.tools, config.enabled_toolsets)
+    check_branches(env, config, estimator, params, mcp)
+    endpoints = None
+    if is_recorded(env):
+        # The server of the endpoint loads slowly.
+        from environments.rollout.agents.endpoint import EndpointServer  # noqa: PLC0415
+
+        endpoints = EndpointServer()
     pinned = pins_thread(env) + plays_on_thread(env)
     most = MOST_PINNED // pinned if pinned else config.max_concurrent_rollouts
     return Parts(
-        config=config,
         rules=GroupRules(min_trajectories=config.min_group_size, missing_outcome=missing),
         failed_score=float(floor),
         estimator=estimator,
         estimator_params=params,
         new_scoring=new_scoring,
         toolset=toolset,
-        mcp=MCPServers.from_tools(env.tools, config.enabled_toolsets),
+        mcp=mcp,
         sandboxes=sandboxes,
         condensers=condensers,
         renderer=renderer,
         token_estimate=TokenEstimate(renderer),
         servers=players,
+        constraints=constraints_of(given),
         second_servers=seconds,
         second_models=models,
         policy=served if policy is None else validate_policy(policy),
         served=served,
-        endpoints=_endpoints(env),
+        reference=make_served_policy(config, references, renderer),
+        endpoints=endpoints,
+        warm_starts=None if env.agent is None else env.agent.warm_starts(),
         max_rollouts=min(most, config.max_concurrent_rollouts),
     )
 
 
-def _endpoints(env: Hooks) -> "EndpointServer | None":
-    if not is_recorded(env):
-        return None
-    # The server of the endpoint loads slowly.
-    from environments.rollout.agents.endpoint import EndpointServer  # noqa: PLC0415
-
-    return EndpointServer()
-
-
-def _split_servers(
-    servers: Sequence[ModelServerConfig],
-) -> tuple[tuple[ServerConfig, ...], tuple[SecondModelConfig, ...]]:
-    given = [server for server in servers if server.base_url]
-    seconds = tuple(server for server in given if isinstance(server, SecondModelConfig))
-    roles = [server.section for server in seconds]
-    if twice := next((role for role in roles if roles.count(role) > 1), None):
-        raise ConfigError(f"{roles.count(twice)} model servers for the {twice}; one is possible")
-    return tuple(server for server in given if isinstance(server, ServerConfig)), seconds
-
-
 def _second_models(config: AgentEnvConfig, servers: Sequence[SecondModelConfig]) -> SecondModels:
+    models: dict[str, TextModel] = {}
     for server in servers:
+        role, requests = server.section, server.num_max_requests_at_once
         if "num_max_requests_at_once" in server.model_fields_set:
-            refuse_more_connections(
-                server.num_max_requests_at_once, f"--{server.section}.num_max_requests_at_once"
-            )
-    return SecondModels({server.section: _text_model(config, server) for server in servers})
+            refuse_more_connections(requests, f"--{role}.num_max_requests_at_once")
+        try:
+            model_server = _model_server(config, server)
+        except ConfigError as error:
+            raise ConfigError(f"the {role}'s model server: {error}") from error
+        models[role] = TextModel(
+            server=model_server,
+            role=role,
+            model=server.model_name,
+            temperature=server.temperature,
+            top_p=server.top_p,
+            max_tokens=server.max_tokens,
+            extra_body=server.extra_body,
+        )
+    return SecondModels(models)
 
 
-def _text_model(config: AgentEnvConfig, server: SecondModelConfig) -> "TextModel":
-    # The client of model servers loads slowly, as below.
-    from environments.policy.second_models import TextModel  # noqa: PLC0415
-
-    try:
-        model_server = _model_server(config, server)
-    except ConfigError as error:
-        raise ConfigError(f"the {server.section}'s model server: {error}") from error
-    return TextModel(
-        server=model_server,
-        role=server.section,
-        model=server.model_name,
-        temperature=server.temperature,
-        top_p=server.top_p,
-        max_tokens=server.max_tokens,
-        extra_body=server.extra_body,
-    )
-
-
-def _model_server(config: AgentEnvConfig, server: ModelServerConfig) -> "ModelServer":
-    from environments.policy.inference.model_server import ModelServer  # noqa: PLC0415
-
+def _model_server(config: AgentEnvConfig, server: ModelServerConfig) -> ModelServer:
     if server.api_key_env is not None and not server.has_key:
         raise ConfigError(
             f"api_key_env={server.api_key_env!r} is read by commands; in a program give "
@@ -241,14 +253,9 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
     )
 
 
-def _own_renderer(config: AgentEnvConfig, server: ServerConfig, model: str) -> "tuple[Renderer | None, str]":
-    """Return the renderer of the model's own ids, or None and the reason.
-
-    Raises:
-        ConfigError: if the settings require ids, but there is no renderer.
-    """
+def _own_renderer(config: AgentEnvConfig, server: ServerConfig, model: str) -> tuple[Renderer | None, str]:
+    """Return the renderer of the model's own ids, or None and why; ConfigError if ids are required."""
     from environments.policy.inference.token_wires import MESSAGE_FIELDS  # noqa: PLC0415
-    from environments.policy.rendering.chatml import TokenizerError  # noqa: PLC0415
     from environments.policy.rendering.families import load_renderer, validate_family  # noqa: PLC0415
 
     if server.family is not None:

@@ -7,12 +7,14 @@ from contextlib import AsyncContextDecorator, AsyncExitStack, ContextDecorator, 
 from dataclasses import replace
 from functools import partial
 from inspect import isasyncgen, isgenerator
+from math import floor
 from typing import Any, cast
 
 from environments.credit.crediting import ANY_GROUP, comparable
-from environments.policy.base import Policy
-from environments.policy.scripted import ScriptedPolicy, policy_for_rollout
+from environments.policy.base import Policy, find_scorer
+from environments.policy.scripted import PlaysByScript, ScriptedPolicy
 from environments.policy.second_models import SecondModel
+from environments.policy.text_scorer import TextScorer, by_question
 from environments.rewards.reward_checks import (
     check_metrics,
     check_reward,
@@ -27,6 +29,7 @@ from environments.rewards.reward_context import USER_VOTE, GroupContext, Rollout
 from environments.rollout.agent_loop import AgentLoop, Loop, opening_messages, reply_messages
 from environments.rollout.agents.command import HookPlayer
 from environments.rollout.boundary import blame_agent, drop_tracebacks, failure_of, unwrap_user_error
+from environments.rollout.branching import ReplayingPolicy, is_drawn, one_of_each_trunk, refuse_difference
 from environments.rollout.condensing import model_summary
 from environments.rollout.containment.hook_calls import END, HookCalls, InFlight, Watch
 from environments.rollout.hooks import Hooks, hooks_of, takes_context, writes
@@ -34,6 +37,7 @@ from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.lifecycle import Lifecycle
 from environments.rollout.model_calls import Budget, ModelCalls, budget_of
 from environments.trajectory import (
+    ENFORCED,
     AgentCaused,
     Message,
     Rewards,
@@ -42,7 +46,14 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from tools.errors import AgentCausedError, ConfigError, NoModelError, RewardError, TimeLimitExceeded
+from tools.errors import (
+    AgentCausedError,
+    ConfigError,
+    NoModelError,
+    RewardError,
+    RolloutError,
+    TimeLimitExceeded,
+)
 from tools.registry import Toolset
 from tools.toolsets import refuse_state, select_tools
 from tools.waiting import to_the_end
@@ -60,19 +71,20 @@ _PART = "group"
 
 @asynccontextmanager
 async def open_rollout(
-    life: Lifecycle, task: GroupTask, sibling: int, calls: HookCalls
+    life: Lifecycle, task: GroupTask, sibling: int, calls: HookCalls, trunk: Trajectory | None = None
 ) -> AsyncGenerator["RolloutHooks"]:
+    """Open a rollout; a branch of `trunk` has the seed of its trunk in all but its own samples."""
     config, sandboxes = life.config, life.sandboxes
     spec = await life.sandbox_spec(task.item, calls)
     async with AsyncExitStack() as opened:
-        snapshot = await opened.enter_async_context(life.snapshot(spec, task.item, calls))
+        snapshot = await life.snapshot(spec, task.item, calls, opened)
         open_own, open_fresh = life.sandbox_openers(spec, snapshot)
         own = calls.sandbox(open_own) if sandboxes.are_opened else open_own()
         ctx = RolloutContext(
             env=life.env.name,
             item_id=task.item_id,
             item=task.item,
-            seed=task.seed(config.seed, sibling),
+            seed=task.seed(config.seed, sibling if trunk is None else trunk.sibling),
             group_seed=task.group_seed(config.seed),
             sandbox=await opened.enter_async_context(own),
             fresh_sandbox=open_fresh,
@@ -82,7 +94,9 @@ async def open_rollout(
             user_model=life.second_model("user", task, calls),
             summariser_model=life.second_model("summariser", task, calls),
         )
-        hooks = RolloutHooks(life, ctx, calls)
+        hooks = RolloutHooks(life, ctx, calls, seed=task.seed(config.seed, sibling))
+        if trunk is not None:
+            hooks.replay(trunk)
         await opened.enter_async_context(hooks.prepare())
         hooks.tools = await opened.enter_async_context(life.parts.mcp.for_rollout(life.toolset))
         yield hooks
@@ -91,34 +105,64 @@ async def open_rollout(
 class RolloutHooks:
     """The hooks of one rollout; those that a class does not write cost nothing."""
 
-    def __init__(self, life: Lifecycle, ctx: RolloutContext, calls: HookCalls) -> None:
+    def __init__(self, life: Lifecycle, ctx: RolloutContext, calls: HookCalls, *, seed: int) -> None:
         self.life, self._env, self._config = life, life.env, life.config
         self.ctx, self.calls, self._written = ctx, calls, hooks_of(life.env)
         self.tools = life.toolset
+        self._seed = seed
+        self.trunk: Trajectory | None = None
+        self.replayed = 0
+        """Number of turns that a branch replays."""
+        self.branch_turn: int | None = None
         self.scoring = life.parts.new_scoring(ctx.item, ctx, calls.hook)
         self._anchor: str | None = None
         self._metrics: dict[str, float] = {}
+
+    def replay(self, trunk: Trajectory) -> None:
+        """Replay the turns before the trunk's branch turn first, with the answers that it got."""
+        self.trunk, self.branch_turn, ctx = trunk, trunk.branch_turn, self.ctx
+        self.replayed = trunk.branch_turn or 0
+        for model, given in (
+            (ctx.judge_model, trunk.judge_calls),
+            (ctx.user_model, trunk.user_calls),
+            (ctx.summariser_model, trunk.summariser_calls),
+        ):
+            for call in given:  # the trunk's record has their cost
+                model.replayed.setdefault(call.messages, []).append(replace(call, usage={}))
 
     async def make_loop(self, task: GroupTask) -> Loop:
         """Return the loop that calls model and tools: our own, or one that records an agent's requests."""
         life, ctx, calls, env, parts = self.life, self.ctx, self.calls, self._env, self.life.parts
         policy, prompt = self._policy(), await self.opening()
+        if self.trunk is not None and prompt != self.trunk.prompt:
+            raise RolloutError("branch refused, since its replay gave another prompt")
         budget, toolset = await self._budget(), await self._toolset(self.tools)
+        secrets = [each for each in self._config.secrets if len(each) >= _LEAST_SECRET]
+        ctx.text_scorer = TextScorer(
+            ask=lambda request, text: find_scorer(policy)(request, text),
+            reference=None if parts.reference is None else parts.reference.score,
+            tools=toolset.specs,
+            seed=ctx.seed,
+            hook=lambda: calls.hook_name,
+            recorded=by_question(self.trunk.text_scores if self.trunk else ()),
+        )
         if parts.endpoints is None:
             return AgentLoop(
-                policy=policy,
+                policy=policy if self.trunk is None else ReplayingPolicy(policy, self.trunk),
                 toolset=toolset,
                 sandbox=ctx.sandbox,
                 messages=prompt,
                 budget=budget,
-                seed=ctx.seed,
+                seed=self._seed,
                 calls=calls,
                 context=ctx,
                 respond=self._respond if "respond" in self._written else None,
+                before_act=partial(self._choose_branch, max_turns=budget.max_turns),
                 condensers=parts.condensers,
                 where=where_of(ctx),
                 estimate=parts.token_estimate,
                 summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
+                hidden=secrets,
             )
         # The server of the endpoint loads slowly.
         from environments.rollout.agents.recorded_loop import RecordedLoop  # noqa: PLC0415
@@ -127,7 +171,8 @@ class RolloutHooks:
         if env.agent is None:
             player = HookPlayer(partial(calls.beside, partial(env.play, ctx.item, ctx), doing="play"))
         else:
-            player = env.agent.player("\n\n".join(message.content for message in prompt), ctx.sandbox)
+            text = "\n\n".join(message.content for message in prompt)
+            player = env.agent.player(text, ctx.sandbox, parts.warm_starts)
         return RecordedLoop(
             player=player,
             server=parts.endpoints,
@@ -138,19 +183,24 @@ class RolloutHooks:
             anchor=lambda: self._anchor,
             prompt=prompt,
             others={name: life.second_model(role, task, calls) for name, role in env.other_models.items()},
-            hidden=sorted(key for key in keys if len(key) >= _LEAST_SECRET),
+            estimate=parts.token_estimate,
+            hidden=sorted([*secrets, *(key for key in keys if len(key) >= _LEAST_SECRET)]),
+            constraints=parts.constraints,
         )
 
     def _policy(self) -> Policy:
         env, item, parts, skill = self._env, self.ctx.item, self.life.parts, self._config.scripted_skill
         script = partial(self.calls.hook, "scripted_choices", env.scripted_choices, item)
         summary = partial(self.calls.hook, "scripted_summary", env.scripted_summary, item)
+        if isinstance(parts.policy, PlaysByScript):
+            return parts.policy.playing_by_script(script, summary, skill)
         if parts.policy is not None:
-            return policy_for_rollout(parts.policy, script, summary, skill)
+            return parts.policy
         return ScriptedPolicy(script, skill=skill, renderer=parts.renderer, summary=summary)
 
     async def play(self, loop: Loop, turns: list[Turn]) -> AgentCaused | None:
         """Add each turn of a loop to `turns` once it is scored. Return what the agent broke, if anything."""
+        broken = None
         try:
             async with aclosing(loop.turns()) as sampled:
                 async for turn in sampled:
@@ -160,6 +210,8 @@ class RolloutHooks:
                         turn = await self._note_state(turn)
                         await self.scoring.on_turn(turn)
                         turn = await self.mark(turn)
+                        if self.trunk is not None:
+                            refuse_difference(self._env, turn, self.ctx, self.trunk)
                     finally:  # the record includes a turn that broke
                         turns.append(turn)
                     self.ctx.files.turn = len(turns)
@@ -169,10 +221,25 @@ class RolloutHooks:
         except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
             broken = blame_agent(error)
             turns += loop.break_off(broken)
-            return broken
         finally:
             self.ctx.is_over, self.ctx.files.turn = True, None
-        return None
+        if len(turns) < self.replayed:
+            raise RolloutError(f"branch refused, since its replay ended early: after turn {len(turns)}")
+        return broken
+
+    async def _choose_branch(self, act: int, *, max_turns: int) -> None:
+        """Choose the next turn as the branch turn, from what precedes its request."""
+        config, ctx, env = self._config, self.ctx, self._env
+        if config.branches == 1 or self.branch_turn is not None or self.life.is_evaluation:
+            return
+        if config.branch_at == "hook":
+            given = await self.calls.hook("branch_at", env.branch_at, ctx.item, ctx)
+            is_chosen = _check_flag(given, f"{where_of(ctx)}, before turn {act}: branch_at")
+        elif config.branch_at == "draw":
+            is_chosen = is_drawn(act, ctx.seed, max_turns)
+        else:
+            is_chosen = act == config.branch_at
+        self.branch_turn = ctx.files.turn if is_chosen else None
 
     @asynccontextmanager
     async def prepare(self) -> AsyncGenerator[None]:
@@ -273,17 +340,12 @@ class RolloutHooks:
         env = self._env
         is_masked = self._config.mask_truncated and turn.finish_reason == "length"
         threads = (env.train_threads, env.agent and env.agent.train_threads)
-        is_masked = is_masked or (turn.without_tools and "with_tools" in threads)
+        is_masked = is_masked or turn.index < self.replayed
+        is_masked = is_masked or (turn.without_tools and "with_tools" in threads) or ENFORCED in turn.sampling
         if "train_turn" in self._written:
             given = await self.calls.hook("train_turn", env.train_turn, self.ctx.item, turn, self.ctx)
-            # A bool of Python or numpy, which loads slowly.
-            kind = cast("type[object]", type(given))
-            if kind is not bool and (kind.__module__, kind.__name__.strip("_")) != ("numpy", "bool"):
-                raise ConfigError(
-                    f"environment {env.name!r}, item {self.ctx.item_id!r}, turn {turn.index + 1}: "
-                    f"train_turn gave {given!r:.100}; give True or False"
-                )
-            turn = replace(turn, trained=bool(given))
+            where = f"{where_of(self.ctx)}, turn {turn.index + 1}: train_turn"
+            turn = replace(turn, trained=_check_flag(given, where))
         if turn.kind == "act":
             self.ctx.metrics.pop(USER_VOTE, None)  # it belongs to this turn alone
             self._metrics = dict(self.ctx.metrics)
@@ -308,7 +370,8 @@ class RolloutHooks:
         if "values" in self._written:
             given = await self.calls.hook("values", self._env.values, ctx.item, bare)
             bare = turn_values(given, bare, f"{where_of(ctx)}: values")
-        return bare.with_rewards(rewards, check_metrics(ctx), tuple(ctx.judge_model.calls))
+        scored = replace(bare, text_scores=tuple(ctx.text_scorer.scores))
+        return scored.with_rewards(rewards, check_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def _state_after(self, turn: Turn | None) -> str | None:
         if "state_key" not in self._written:
@@ -325,6 +388,14 @@ class RolloutHooks:
         return (*args, self.ctx) if takes_context(hook, len(args)) else args
 
 
+def _check_flag(given: Any, where: str) -> bool:
+    # A bool of Python or numpy, which loads slowly.
+    kind = cast("type[object]", type(given))
+    if kind is not bool and (kind.__module__, kind.__name__.strip("_")) != ("numpy", "bool"):
+        raise ConfigError(f"{where} gave {given!r:.100}; give True or False")
+    return bool(given)
+
+
 def has_group_reward(env: Hooks) -> bool:
     return writes(env, "score_group")
 
@@ -335,10 +406,12 @@ async def with_group_reward(
     """Return the group with the rewards of `score_group`, or with the error that it raised.
 
     The hook does not see trajectories that the agent broke. If an agent's text makes the judge's answer
-    unusable, no trajectory gets a part. `judge` replaces the rollouts' judge.
+    unusable, no trajectory gets a part. `judge` replaces the rollouts' judge. With branches the hook is
+    called several times, each with one continuation of every trunk.
     """
     env = life.env
-    whole = [each for each in group.trajectories if each.agent_caused is None]
+    rounds = one_of_each_trunk(group)
+    whole = rounds[0] if rounds else ()
     if not has_group_reward(env) or not whole:
         return group
     task = task.for_rollout()
@@ -353,9 +426,11 @@ async def with_group_reward(
         )
         where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
         try:
-            given = await calls.hook("score_group", env.score_group, ctx.item, tuple(whole), ctx)
-            # Reading the result may run user code.
-            compared = await calls.hook("score_group", _with_parts, group, given, where)
+            compared = group
+            for shown in rounds:
+                given = await calls.hook("score_group", env.score_group, ctx.item, shown, ctx)
+                # Reading the result may run user code.
+                compared = await calls.hook("score_group", _with_parts, compared, shown, given, where)
         except NoModelError:
             raise  # other groups could not be judged, either
         except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
@@ -378,13 +453,16 @@ def not_compared(env: Hooks, group: TrajectoryGroup, reason: str) -> TrajectoryG
     return replace(group, error=f"{reason} (score_group was not asked)")
 
 
-def _with_parts(group: TrajectoryGroup, given: Any, where: str) -> TrajectoryGroup:
+def _with_parts(
+    group: TrajectoryGroup, shown: Sequence[Trajectory], given: Any, where: str
+) -> TrajectoryGroup:
     if given is None:
         return group
-    whole = [each for each in group.trajectories if each.agent_caused is None]
-    entries = iter(reward_list(given, len(whole), where, each="sibling"))
+    entries = reward_list(given, len(shown), where, each="sibling")
+    parts = {id(each): entry for each, entry in zip(shown, entries, strict=True)}
+    # A trajectory that has its part is another object than the one shown.
     trajectories = tuple(
-        each if each.agent_caused else _with_part(each, next(entries), f"{where}, sibling {each.sibling}")
+        _with_part(each, parts[id(each)], f"{where}, sibling {each.sibling}") if id(each) in parts else each
         for each in group.trajectories
     )
     return replace(group, trajectories=trajectories)
@@ -409,15 +487,17 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
     return replace(trajectory, rewards=rewards)
 
 
-def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
-    below = [
-        f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
-        for each in trajectories
-        if each.agent_caused is None and each.score is not None and each.score < failed_score
-    ]
-    if not below:
+def propose_floor(honest_score: float | None, failed_score: float) -> float | None:
+    """Return a `failed_score` that is at most the least score of a rollout that no agent broke."""
+    if honest_score is None or honest_score >= failed_score:
+        return None
+    return floor(honest_score * 1e6) / 1e6
+
+
+def floor_advice(honest_score: float | None, failed_score: float) -> str:
+    if (proposed := propose_floor(honest_score, failed_score)) is None:
         return ""
     return (
-        f"to break a rollout is worth more (failed_score {failed_score:g}) than to lose it honestly: "
-        f"{'; '.join(below)}; set failed_score to the least that an honest rollout gets"
+        f"a rollout that the agent breaks scores more (failed_score {failed_score:g}) than the least that it "
+        f"got honestly: set failed_score = {proposed}"
     )

@@ -116,7 +116,7 @@ def withhold(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], 
     alone = without_peer_of(left)
     return replace(
         left,
-        status="ok" if learns else "no_credit",
+        status="ok" if learns else "no_credit" if credited.status == "ok" else credited.status,
         reason=None if learns else group.stale or credited.reason or NO_CREDIT,
         turns_without_peer=credited.turns_without_peer if alone is None else sum(map(sum, alone)),
     )

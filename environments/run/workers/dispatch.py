@@ -25,7 +25,6 @@ from environments.run.workers.worker_process import (
     FIRST_REQUEST,
     Answer,
     Beat,
-    Cancellation,
     Death,
     Refusal,
     Request,
@@ -266,7 +265,19 @@ class WorkerPool:
                     alone += goes_alone
                     if alone < MAX_DEATHS_ALONE:
                         continue
-                    answer = _failure(answer)
+                    error = (
+                        f"{_ERROR_CLASS}: {answer.cause}; {MAX_DEATHS_ALONE} workers ended while it was "
+                        f"alone in them"
+                    )
+                    answer = Failure(
+                        sibling=0,
+                        stop_reason=None,
+                        error=error,
+                        error_class=_ERROR_CLASS,
+                        where="its worker",
+                        traceback=f"{answer.trace}\n{error}".strip(),
+                        turns=0,
+                    )
                 elif (blocked.item_id, blocked.epoch) == (request.item_id, request.epoch):
                     answer = blocked.failure
                 else:
@@ -340,7 +351,7 @@ class WorkerPool:
             self._replace_worker(slot, opened, answer)
             return answer
         value = pickle.loads(answer)
-        if isinstance(value, Cancellation):
+        if value is None:
             raise asyncio.CancelledError
         if isinstance(value, Refusal):
             raise self._error_of(value, f"worker {slot.number}")
@@ -421,17 +432,4 @@ def _request(
         rolled_out=task.rolled_out,
         size=size,
         max_row_tokens=max_row_tokens,
-    )
-
-
-def _failure(death: Death) -> Failure:
-    error = f"{_ERROR_CLASS}: {death.cause}; {MAX_DEATHS_ALONE} workers ended while it was alone in them"
-    return Failure(
-        sibling=0,
-        stop_reason=None,
-        error=error,
-        error_class=_ERROR_CLASS,
-        where="its worker",
-        traceback=f"{death.trace}\n{error}".strip(),
-        turns=0,
     )

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig, ModelServerConfig, ServerT, with_keys
+from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig, ServerT, with_keys
 from environments.run.experiment import environment_files, has_file
 from environments.run.group_source import Finishing
 from environments.run.loading import load_file
@@ -35,13 +35,15 @@ class WorkerJob:
 
     @classmethod
     def of(cls, env: AgentEnv, options: SourceOptions) -> "WorkerJob":
+        parts = env.lifecycle.parts
+        players = env.servers or [ServerConfig(constraints=parts.constraints)]
         known, loaded = packages_distributions(), {name.partition(".")[0] for name in list(sys.modules)}
         return cls(
             config=env.config,
             servers=tuple(
                 # A worker reads the variable itself, so that no message has the key.
                 server if server.api_key_env is None else server.model_copy(update={"api_key": "none"})
-                for server in (*env.servers, *env.lifecycle.parts.second_servers)
+                for server in (*players, *parts.second_servers)
             ),
             finishing=options.finishing,
             packages=tuple(sorted({package for name in loaded for package in known.get(name, ())})),
@@ -95,7 +97,7 @@ class EnvSpec:
         dataset = job.config.dataset_path
         if root and dataset is not None and os.path.isfile(root + dataset):  # noqa: PTH113
             job = replace(job, config=job.config.model_copy(update={"dataset_path": root + dataset}))
-        return env_cls(job.config, with_keys(job.servers, os.environ)), job
+        return env_cls(job.config.with_variables(os.environ), with_keys(job.servers, os.environ)), job
 
 
 def shares(job: WorkerJob, count: int) -> list[WorkerJob]:
@@ -104,10 +106,14 @@ def shares(job: WorkerJob, count: int) -> list[WorkerJob]:
     Raises ConfigError if a limit is smaller than `count`.
     """
     limit = job.config.max_concurrent_rollouts
-    _refuse_too_few(limit, count, "--env.max_concurrent_rollouts")
-    for server in job.servers:
-        name = f"--{server.section}.num_max_requests_at_once"
-        _refuse_too_few(server.num_max_requests_at_once, count, name)
+    limits = [("--env.max_concurrent_rollouts", limit)]
+    for each in job.servers:
+        limits.append((f"--{each.section}.num_max_requests_at_once", each.num_max_requests_at_once))
+    for what, most in limits:
+        if most < count:
+            raise ConfigError(
+                f"{what} {most} is shared by {count} workers, and some get none: raise it, or use fewer"
+            )
     return [
         replace(
             job,
@@ -128,13 +134,6 @@ def _server_share(server: ServerT, count: int, number: int) -> ServerT:
 
 def _share(limit: int, count: int, number: int) -> int:
     return limit // count + (number < limit % count)
-
-
-def _refuse_too_few(limit: int, count: int, what: str) -> None:
-    if limit < count:
-        raise ConfigError(
-            f"{what} {limit} is shared by {count} workers, and some get none: raise it, or use fewer"
-        )
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:

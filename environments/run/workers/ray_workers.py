@@ -95,7 +95,16 @@ class RayEngine:
         placement = groups.placement_group([self._resources])
         try:
             if not placement.wait(_ROOM_S):
-                self._refuse_without_room()
+                free, there = ray.available_resources(), ray.cluster_resources()
+                # The cluster may have enough in total, but no node on its own.
+                lacking = [name for name, amount in self._resources.items() if free.get(name, 0) < amount]
+                lacking = lacking or list(self._resources)
+                has = _in_words({each: there.get(each, 0) for each in lacking})
+                left = _in_words({each: free.get(each, 0) for each in lacking})
+                raise NoRoomError(
+                    f"no room for a worker: each asks for {_in_words(self._resources)}; the cluster has "
+                    f"{has}, and {left} free"
+                )
             strategy = strategies.PlacementGroupSchedulingStrategy(placement)
             actor = ray.remote(self.supervisor).options(scheduling_strategy=strategy, **self._options)
             return _RayWorker(actor.remote(start), placement, self)
@@ -114,18 +123,6 @@ class RayEngine:
                     f"the Ray cluster has not been there for {_GONE_S:g} s; the same command goes on with "
                     f"another one, or without"
                 ) from None
-
-    def _refuse_without_room(self) -> None:
-        free, there = ray.available_resources(), ray.cluster_resources()
-        # The cluster may have enough in total, but no node on its own.
-        lacking = [name for name, amount in self._resources.items() if free.get(name, 0) < amount]
-        lacking = lacking or list(self._resources)
-        has = _in_words({each: there.get(each, 0) for each in lacking})
-        left = _in_words({each: free.get(each, 0) for each in lacking})
-        raise NoRoomError(
-            f"no room for a worker: each asks for {_in_words(self._resources)}; the cluster has {has}, and "
-            f"{left} free"
-        )
 
 
 class _RayWorker:
@@ -154,12 +151,12 @@ class _RayWorker:
         self._end()
 
     def _end(self) -> None:
-        threading.Thread(target=self._remove, daemon=True).start()
+        def remove() -> None:
+            with suppress(*_GONE):
+                ray.kill(self._actor)
+            groups.remove_placement_group(self._placement)
 
-    def _remove(self) -> None:
-        with suppress(*_GONE):
-            ray.kill(self._actor)
-        groups.remove_placement_group(self._placement)
+        threading.Thread(target=remove, daemon=True).start()
 
     async def _call(self, method: str, *arguments: object) -> Any:
         if self._engine.is_gone:

@@ -17,9 +17,9 @@ from typing import cast
 
 from environments.base_env import AgentEnv
 from environments.rollout.boundary import traceback_of
-from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
+from environments.rollout.lifecycle.hook_checks import SharedState
 from environments.rollout.lifecycle.opened_files import OpenedFiles
 from environments.run.experiment import origin_of, take_paths
 from environments.run.group_source import source_in_process
@@ -34,13 +34,11 @@ from environments.run.workers.worker_process import (
     Answer,
     Beat,
     BlockedLoop,
-    Cancellation,
     Refusal,
     Request,
     WorkerFacts,
     pack_message,
 )
-from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, TurnwiseError, UsageError
 from tools.sandbox import reap_sandboxes
 
@@ -116,13 +114,16 @@ class RolloutWorker:
                         await reap_sandboxes(backend)
                 opened = env.opened(evaluation=job.is_evaluation, waits=job.waits, notify=self._lines.append)
                 await closing.enter_async_context(opened)
+                self._shared = SharedState(env)
                 self._items = dict(zip(env.item_ids, env.items, strict=True))
                 there = {name: Path(self._root + path) for name, path in job.files.items()}
                 files = {name: path for name, path in there.items() if path.is_file()}
                 facts = origin_of(env, evaluation=job.is_evaluation, more_files=files).facts()
                 packages, tier = versions_of(job.packages), sandboxes.tier
                 self._channel.send(number, WorkerFacts(facts=facts, packages=packages, tier=tier))
-                watchdog.on_end = self._send_blocked
+                watchdog.on_end = lambda rollout, failure: self._channel.send(
+                    NEWS, BlockedLoop(item_id=rollout.item_id, epoch=rollout.epoch, failure=failure)
+                )
                 closing.enter_context(watchdog.arm())
                 closing.enter_context(self._opened.watch())
                 loop = asyncio.get_running_loop()
@@ -133,10 +134,12 @@ class RolloutWorker:
                 for task in self._running.values():
                     task.cancel()
                 await asyncio.wait(self._running.values()) if self._running else None
+                if shared := self._shared.warning():
+                    self._lines.append(shared)
         except Exception as error:  # noqa: BLE001  # of the environment's code
             answer = refusal_of(error)
         else:
-            answer = Cancellation()
+            answer = None
         self._beat(None)  # the last lines of output
         self._channel.send(number, answer)
 
@@ -159,33 +162,31 @@ class RolloutWorker:
 
     async def _answer(self, number: int, request: Request) -> None:
         try:
-            answer = await self._result(request)
+            item = self._items.get(request.item_id)
+            if item is None or item_hash(item) != request.item_hash:
+                raise ConfigError(
+                    f"item {request.item_id!r} is another one in a worker than where the run is planned: "
+                    f"load_items has to give equal items in every process"
+                )
+            task = GroupTask(
+                item=item, item_id=request.item_id, epoch=request.epoch, rolled_out=request.rolled_out
+            )
+            if request.what == "first":
+                value = await self._source.first(task)
+            else:
+                value = await self._source.run(task, request.size, max_row_tokens=request.max_row_tokens)
+            self._shared.look()
+            answer = Answer(
+                value=value,
+                new_versions=self._take_new_versions(),
+                read=self._driver_paths(self._opened.read),
+                written=self._driver_paths(self._opened.written),
+            )
         except asyncio.CancelledError:
-            answer = Cancellation()
+            answer = None
         except Exception as error:  # noqa: BLE001  # sent to the driver
             answer = refusal_of(error)
         await asyncio.to_thread(self._channel.send, number, answer)
-
-    async def _result(self, request: Request) -> Answer:
-        item = self._items.get(request.item_id)
-        if item is None or item_hash(item) != request.item_hash:
-            raise ConfigError(
-                f"item {request.item_id!r} is another one in a worker than where the run is planned: "
-                f"load_items has to give equal items in every process"
-            )
-        task = GroupTask(
-            item=item, item_id=request.item_id, epoch=request.epoch, rolled_out=request.rolled_out
-        )
-        if request.what == "first":
-            value = await self._source.first(task)
-        else:
-            value = await self._source.run(task, request.size, max_row_tokens=request.max_row_tokens)
-        return Answer(
-            value=value,
-            new_versions=self._take_new_versions(),
-            read=self._driver_paths(self._opened.read),
-            written=self._driver_paths(self._opened.written),
-        )
 
     def _driver_paths(self, paths: dict[str, None]) -> tuple[str, ...]:
         return tuple(each.removeprefix(self._root) for each in take_paths(paths))
@@ -203,9 +204,6 @@ class RolloutWorker:
             new = tuple(each for each in versions if each not in self._sent_versions)
             self._sent_versions.update(new)
         return new
-
-    def _send_blocked(self, rollout: InFlight, failure: Failure) -> None:
-        self._channel.send(NEWS, BlockedLoop(item_id=rollout.item_id, epoch=rollout.epoch, failure=failure))
 
 
 def refusal_of(error: BaseException) -> Refusal:

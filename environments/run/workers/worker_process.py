@@ -66,13 +66,10 @@ class Refusal:
     """Key of a `KeyError`: perhaps a variable that only the driver's shell has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancellation:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
+    """What a worker sends back for a finished request."""
+
     value: "TrajectoryGroup | FinishedGroup"
     new_versions: tuple[str, ...]
     read: tuple[str, ...]
@@ -310,18 +307,16 @@ class WorkerProcess:
                 if self._last_message_at is not None:
                     self._last_message_at = monotonic()
                 if number == NEWS:
-                    self._add_news(pickle.loads(content))
+                    news: Beat | BlockedLoop = pickle.loads(content)
+                    if isinstance(news, BlockedLoop):
+                        self._blocked = news
+                        continue
+                    new_versions = self._beat.new_versions + news.new_versions
+                    self._beat = replace(news, new_versions=new_versions, lines=())
+                    for line in news.lines:
+                        self._add_line(line)
                 elif (answer := self._pending.get(number)) is not None and not answer.done():
                     answer.set_result(content)
-
-    def _add_news(self, news: Beat | BlockedLoop) -> None:
-        if isinstance(news, BlockedLoop):
-            self._blocked = news
-            return
-        new_versions = self._beat.new_versions + news.new_versions
-        self._beat = replace(news, new_versions=new_versions, lines=())
-        for line in news.lines:
-            self._add_line(line)
 
     async def _read_lines(self, output: asyncio.StreamReader) -> None:
         while True:

@@ -81,7 +81,13 @@ class OnWorkers:
                 options.say(f"{count} workers, as many as the cluster has cores")
             starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
             sandboxes = -(-limit // count) if env.lifecycle.sandboxes.are_opened else 0
-            resources = _worker_resources(there, sandboxes, self.max_memory)
+            resources = {"CPU": 1.0}
+            if sandboxes and "sandbox" in there:
+                resources["sandbox"] = float(sandboxes)
+            elif sandboxes:
+                resources["CPU"] = max(1.0, sandboxes / SANDBOXES_PER_CORE)
+            if self.max_memory is not None:
+                resources["memory"] = float(self.max_memory)
             engine = RayEngine(resources=resources, at_once=max(each.at_once for each in starts))
             async with pool_of(env, engine, starts, options).open() as pool:
                 yield pool
@@ -150,15 +156,6 @@ def _refuse_live_policy(env: AgentEnv) -> None:
             f"the policy {env.policy.name!r} is an object of this process, which workers cannot have: serve "
             f"the model, and name its server (--openai.base_url, or ServerConfig(base_url=…))"
         )
-
-
-def _worker_resources(there: dict[str, float], sandboxes: int, memory: int | None) -> dict[str, float]:
-    wanted = {"CPU": 1.0}
-    if sandboxes and "sandbox" in there:
-        wanted["sandbox"] = float(sandboxes)
-    elif sandboxes:
-        wanted["CPU"] = max(1.0, sandboxes / SANDBOXES_PER_CORE)
-    return wanted if memory is None else wanted | {"memory": float(memory)}
 
 
 class Workers:

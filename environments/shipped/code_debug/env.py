@@ -130,7 +130,10 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         """Record the facts of this turn; `compute_turn_rewards` scores them after the last one."""
         progress = await self._progress(item, ctx)
         async with ctx.files.paused():
-            solution = await _read_solution(ctx)
+            try:
+                solution = await ctx.artefact(SOLUTION)
+            except OSError:
+                solution = b""
             changed = solution != progress.solution
             if changed:
                 report = await self.judge.check(ctx.verify, ctx.item_id, item, solution)
@@ -219,10 +222,3 @@ def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConf
 
 def progress_of(fraction: float, start: float) -> float:
     return 0.0 if start >= 1 else min(max((fraction - start) / (1 - start), 0.0), 1.0)
-
-
-async def _read_solution(ctx: RolloutContext) -> bytes:
-    try:
-        return await ctx.artefact(SOLUTION)
-    except OSError:
-        return b""

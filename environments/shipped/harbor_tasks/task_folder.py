@@ -2,12 +2,17 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from environments.shipped.harbor_tasks.task_toml import TaskTable, read_table
+from environments.shipped.harbor_tasks.compose_file import COMPOSE_FILES, read_service
+from environments.shipped.harbor_tasks.task_toml import TaskTable, fill_variables, read_table
+from environments.shipped.harbor_tasks.terminal_bench import Parser, read_solution, read_task_yaml
 from tools.errors import DatasetError
+from tools.plain_text import printable, utf8_text
 from tools.sandbox.archive import ArchivedFile
 
 Images = tuple[tuple[str, tuple[str, ...]], ...]
@@ -16,6 +21,10 @@ _MOST_BYTES = 128 << 20
 _MOST_FILES, _MOST_CONTEXT = 100_000, 2 << 30
 _MOST_TEXT = 1 << 18
 _MOST_STARS = 4
+_MOST_WORDS = 20
+_MARKS = frozenset({"task.toml", "task.yaml", "instruction.md", "run-tests.sh"})
+"""Names of which a task's folder has at least one."""
+_HARBOR_PARTS = ("task.toml", "instruction.md", "tests", "solution", "environment")
 _LONGEST_NAME = 512
 _HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
 _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
@@ -29,10 +38,23 @@ class HarborTask:
     table: TaskTable
     has_image: bool
     """Whether it names an image or has a Dockerfile; otherwise it runs in the local sandbox."""
+    context: Path
+    """The folder of the Dockerfile, or of files for the local sandbox."""
+    tests: tuple[Path, ...]
+    """What the sandbox gets as `/tests`: a file as it is, a folder by its content."""
+    script: str
+    """Name of the file in `/tests` that runs all tests, such as `test.sh`."""
+    solution: Path
+    solve: str | None
+    """The commands of the solution, whose files are in `{}`."""
+    parser: Parser | None
+    """Of tests that print their result, instead of writing a reward."""
+    unset: frozenset[str]
+    """Variables of the host that are empty, since nothing but the solution may read them."""
 
     @property
     def images(self) -> Images:
-        return _images(self.table.environment.docker_image, self.folder / "environment")
+        return _images(self.table.environment.docker_image, self.context)
 
     @property
     def verifier_images(self) -> Images:
@@ -41,35 +63,47 @@ class HarborTask:
         machine = self.table.verifier.environment
         return _images(None if machine is None else machine.docker_image, self.folder / "tests")
 
-    @property
-    def solve(self) -> Path | None:
-        path = self.folder / "solution" / "solve.sh"
-        return path if path.is_file() else None
 
-
-def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
+def find_tasks(
+    root: Path, granted: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[HarborTask], dict[str, str]]:
+    """Return the tasks below a folder, and a reason against each other folder that has parts of one."""
     tasks, refused = list[HarborTask](), dict[str, str]()
-    for folder in sorted(_task_folders(root)):
-        name = folder.relative_to(root).as_posix() if folder != root else folder.name
+    for folder in sorted(_task_folders(root, refused)):
+        below = folder.relative_to(root).as_posix() if folder != root else folder.resolve().name
+        name = utf8_text(below)
         try:
-            tasks.append(_read(folder, name))
+            if name != below:
+                raise DatasetError("its name is not UTF-8")
+            tasks.append(_read(folder, name, granted))
         except (DatasetError, OSError, RuntimeError, UnicodeDecodeError) as error:  # links in circles, say
             reason = f"it is not UTF-8: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
-            refused[name] = " ".join(reason.replace(f"{folder}/", "").split())
+            refused[name] = in_short(reason.replace(f"{folder}/", ""))
     return tasks, refused
 
 
+def refusal_lines(refused: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line per cause, with the number and the names of its folders."""
+    by_cause = defaultdict[str, list[str]](list)
+    for name, reason in sorted(refused.items()):
+        cause, _, detail = reason.partition(": ")
+        by_cause[cause].append(f"{name} ({detail})" if detail not in ("", "not supported") else name)
+    for cause, names in sorted(by_cause.items(), key=lambda each: -len(each[1])):
+        count = "1 task is" if len(names) == 1 else f"{len(names)} tasks are"
+        yield printable(f"{count} left out, {cause}: {', '.join(names)}")
+
+
 def files_below(folder: Path) -> dict[str, ArchivedFile]:
+    """Return all files below a folder, by their paths relative to it. A file is returned by its name."""
     found, size = dict[str, ArchivedFile](), 0
-    for path in sorted(folder.rglob("*")):
+    for path in [folder] if folder.is_file() else sorted(folder.rglob("*")):
         if path.is_file():
             status = path.stat()
             size += status.st_size
             if size > _MOST_BYTES:
                 raise DatasetError(f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB")
-            found[path.relative_to(folder).as_posix()] = ArchivedFile(
-                data=path.read_bytes(), mode=status.st_mode & 0o777
-            )
+            name = path.name if path == folder else path.relative_to(folder).as_posix()
+            found[name] = ArchivedFile(data=path.read_bytes(), mode=status.st_mode & 0o777)
     return found
 
 
@@ -88,38 +122,79 @@ def base_images(dockerfile: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if name.lower() not in stages and not name.isdigit()))
 
 
-def _task_folders(root: Path) -> Iterator[Path]:
-    for folder, below, files in os.walk(root):
+def _task_folders(root: Path, refused: dict[str, str]) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        refused[os.path.relpath(error.filename, root)] = f"it cannot be read: {error.strerror}"
+
+    for folder, below, files in os.walk(root, onerror=refuse):
         below[:] = [name for name in below if not name.startswith(".")]
-        if "task.toml" in files:
+        if not _MARKS.isdisjoint([*files, *below]):
             below.clear()
             yield Path(folder)
+        for link in (path for path in map(Path(folder).joinpath, below) if path.is_symlink()):
+            if any((link / mark).exists() for mark in _MARKS):
+                refused[os.path.relpath(link, root)] = "it is a link to a task: not followed"
 
 
-def _read(folder: Path, name: str) -> HarborTask:
-    for part in ("task.toml", "instruction.md", "tests", "solution", "environment"):
+def _read(folder: Path, name: str, granted: Mapping[str, str]) -> HarborTask:
+    if (folder / "task.toml").exists():
+        parts, context, solution = _HARBOR_PARTS, folder / "environment", folder / "solution"
+        script, solve_script = folder / "tests/test.sh", solution / "solve.sh"
+        tests = (folder / "tests",)
+    else:
+        parts, context, solution = (".",), folder, folder / "solution.sh"
+        script, solve_script = folder / "run-tests.sh", solution
+        tests = (folder / "tests", script)
+    for part in parts:
         _check_part(folder, part)
-    table = read_table(_text(folder / "task.toml"))
-    for composed in ("docker-compose.yaml", "docker-compose.yml"):
-        if (folder / "environment" / composed).exists() or (folder / "tests" / composed).exists():
-            raise DatasetError(f"several containers ({composed}): not supported")
-    instruction = _text(folder / "instruction.md")
+    table, instruction, parser = _read_tables(folder)
+    if file := next((context / each for each in COMPOSE_FILES if (context / each).exists()), None):
+        service = read_service(_text(file), file=file.name)
+        table = table.model_copy(update={"environment": service.on(table.environment)})
+        context = service.context(context)
     if not instruction.strip():
-        raise DatasetError("instruction.md is empty: the agent would be asked nothing")
-    if not (folder / "tests" / "test.sh").is_file():
-        raise DatasetError("it has no tests/test.sh: nothing would give the verdict")
-    has_image = bool(_images(table.environment.docker_image, folder / "environment"))
+        raise DatasetError("the instruction is empty: the agent would be asked nothing")
+    if not script.is_file():
+        raise DatasetError(f"it has no {script.relative_to(folder)}: nothing would give the verdict")
+    has_image = bool(_images(table.environment.docker_image, context))
+    if not has_image and (parser or table.is_separate):
+        raise DatasetError("it needs an image or a Dockerfile")
     if table.is_separate:
         _images(None, folder / "tests")
-        if not has_image:
-            raise DatasetError("a verifier with a machine of its own needs an image or a Dockerfile")
-    return HarborTask(task_id=name, folder=folder, instruction=instruction, table=table, has_image=has_image)
+    solve = f"bash {{}}/{solve_script.name}" if solve_script.is_file() else None
+    if solve is None and parser and (typed := folder / "solution.yaml").is_file():
+        solve = read_solution(_text(typed))
+    read = context / "Dockerfile" if parser else context  # the other files there are tests and solution
+    table, unset = fill_variables(table, granted, tests=tests, context=read)
+    return HarborTask(
+        task_id=name, folder=folder, instruction=instruction, table=table, context=context,
+        has_image=has_image, tests=tests, script=script.name, solution=solution, solve=solve, parser=parser,
+        unset=unset,
+    )  # fmt: skip
+
+
+def _read_tables(folder: Path) -> tuple[TaskTable, str, Parser | None]:
+    if (folder / "task.toml").exists():
+        if any((folder / "tests" / each).exists() for each in COMPOSE_FILES):
+            raise DatasetError("several containers (tests/ has a compose file): not supported")
+        return read_table(_text(folder / "task.toml")), _text(folder / "instruction.md"), None
+    if not (folder / "task.yaml").is_file():
+        raise DatasetError("it has neither task.toml nor task.yaml")
+    bench = read_task_yaml(_text(folder / "task.yaml"))
+    return bench.table, bench.text, bench.parser_name
+
+
+def in_short(reason: str) -> str:
+    words = reason.split()
+    return " ".join(words if len(words) <= _MOST_WORDS else [*words[: _MOST_WORDS - 1], "…"])
 
 
 def _text(path: Path) -> str:
-    if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST_TEXT):
+    if not path.exists():
+        raise DatasetError(f"it has no {path.name}")
+    if not (path.is_file() and path.stat().st_size <= _MOST_TEXT):
         raise DatasetError(f"{path.name} is not a file of at most {_MOST_TEXT >> 10} kB")
-    return path.read_text("utf-8")
+    return path.read_text("utf-8-sig")
 
 
 def _check_part(folder: Path, part: str) -> None:

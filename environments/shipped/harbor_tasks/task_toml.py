@@ -5,8 +5,9 @@ Source: https://www.harborframework.com/docs/tasks and the models of the package
 
 import re
 import tomllib
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
@@ -15,23 +16,12 @@ from tools.errors import DatasetError
 _SIZE = re.compile(r"\s*([0-9.]+)\s*([GMK])B?\s*", re.IGNORECASE)
 _SHARE_OF_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 _HUGE = 1 << 24
-_HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def _megabytes(value: Any) -> Any:
     size = _SIZE.fullmatch(value) if isinstance(value, str) else None
     return value if size is None else max(1, int(min(_HUGE, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
-
-
-def _with_defaults(value: str) -> str:
-    """Replace `${NAME:-default}` by its default; variables of this machine are never read."""
-
-    def default(found: re.Match[str]) -> str:
-        if found[2] is None:
-            raise ValueError(f"takes {found[1]} from the host, and nothing here reads it; write its value")
-        return found[2]
-
-    return _HOST_VARIABLE.sub(default, value)
 
 
 def _check_path(path: str) -> str:
@@ -49,7 +39,7 @@ def _check_image_name(name: str) -> str:
 
 Seconds = Annotated[float, Field(gt=0, lt=1e7)]
 Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0, lt=_HUGE)]
-Variables = dict[str, Annotated[str, BeforeValidator(str), AfterValidator(_with_defaults)]]
+Variables = dict[Annotated[str, Field(pattern=r"^[^=\x00]+$")], Annotated[str, BeforeValidator(str)]]
 User = str | Annotated[int, Field(ge=0)]
 NetworkMode = Literal["public", "no-network", "allowlist"]
 
@@ -124,19 +114,26 @@ class TaskTable(BaseModel):
 
 def read_table(text: str) -> TaskTable:
     try:
-        table = TaskTable.model_validate(tomllib.loads(text))
-    except ValidationError as error:
-        lines = (
-            f"task.toml: {'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}, "
-            f"got {each['input']!r:.80}"
-            for each in error.errors()
-        )
-        raise DatasetError("; ".join(lines)) from error
+        values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"task.toml is not TOML: {error}") from error
+    table = validate(TaskTable, values, file="task.toml")
     if reasons := [reason for reason, holds in _refusals(table).items() if holds]:
         raise DatasetError(f"{' and '.join(reasons)}: not supported")
     return table
+
+
+def validate(model: type[Model], values: object, *, file: str) -> Model:
+    """Return the model of a file's values; raises DatasetError that names each wrong field."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = (
+            f"{': '.join([file, '.'.join(map(str, each['loc']))]).removesuffix(': ')}: "
+            f"{each['msg'].removeprefix('Value error, ')}, got {each['input']!r:.80}"
+            for each in error.errors()
+        )
+        raise DatasetError("; ".join(lines)) from error
 
 
 def _refusals(table: TaskTable) -> Mapping[str, Any]:
@@ -159,3 +156,55 @@ def _refusals(table: TaskTable) -> Mapping[str, Any]:
         "several containers (artifacts.service)": any(each not in (None, "main") for each in services),
         "commands before the verdict (verifier.collect)": verifier.collect,
     }
+
+
+# --- `${NAME}` in variables: the host's value if the user grants it, else the default or nothing ----------
+
+
+_TEMPLATE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
+_MOST_READ = 1 << 20
+_SHORTEST_VENDOR = 4
+
+
+def fill_variables(
+    table: TaskTable, granted: Mapping[str, str], *, tests: Iterable[Path], context: Path
+) -> tuple[TaskTable, frozenset[str]]:
+    """Return the table with values, and the names of the host that are empty since nothing needs them.
+
+    Only a solution may read an empty one. Raises DatasetError if tests or the machine read a name that is not
+    granted.
+    """
+    filled, empty = dict[str, object](), set[str]()
+    readers = {"environment": [*tests, context], "verifier": [*tests], "solution": list[Path]()}
+    for part, files in readers.items():
+        section = getattr(table, part)
+        for variable, text in section.env.items():
+            unset = {name for name, rest in _TEMPLATE.findall(text) if not rest} - granted.keys()
+            if needed := [name for name in sorted(unset) if _mentions(files, variable, name)]:
+                raise DatasetError(
+                    f"needs a variable of the host: {part}.env.{variable}; grant it with "
+                    f"--env.task_variables {','.join(needed)}"
+                )
+            empty |= unset
+        values = {
+            each: _TEMPLATE.sub(lambda found: granted.get(found[1], (found[2] or "")[2:]), text)
+            for each, text in section.env.items()
+        }
+        filled[part] = section.model_copy(update={"env": values})
+    return table.model_copy(update=filled), frozenset(empty)
+
+
+def _mentions(places: Iterable[Path], variable: str, name: str) -> bool:
+    """Whether a file has one of the names, or the vendor of a key, whose library reads it by itself."""
+    names = "|".join(map(re.escape, (variable, name)))
+    vendor = name.removesuffix("_API_KEY")
+    if len(vendor) < _SHORTEST_VENDOR:
+        vendor = name
+    words = re.compile(rf"(?<![A-Za-z0-9_])({names})(?![A-Za-z0-9_])|(?i:{re.escape(vendor)})".encode())
+    for place in places:
+        for path in [place] if place.is_file() else place.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    if words.search(file.read(_MOST_READ)):
+                        return True
+    return False

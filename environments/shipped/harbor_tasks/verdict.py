@@ -18,6 +18,7 @@ from environments.rewards.reward_checks import check_reward, check_text
 from environments.rewards.verdict.frame import NoVerdict, fresh_machine
 from environments.shipped.harbor_tasks.file_filter import FileFilter, is_below
 from environments.shipped.harbor_tasks.task_folder import HarborTask, files_below
+from environments.shipped.harbor_tasks.terminal_bench import parse_tests
 from tools.errors import RewardError, SandboxUnavailable
 from tools.sandbox import Opening
 from tools.sandbox.base import Sandbox
@@ -67,7 +68,8 @@ async def reach_verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, l
 
     If the tests run the agent's code, it has their rights and can write the reward itself.
     """
-    files = {} if task.verifier_images else files_below(task.folder / "tests")
+    places = () if task.verifier_images else task.tests
+    files = {path: file for place in places for path, file in files_below(place).items()}
     held = {f"{TESTS}/{path}": each.data for path, each in files.items()}
     limit = asyncio.timeout(limit_s)
     async with AsyncExitStack() as opened:
@@ -87,17 +89,18 @@ async def reach_verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, l
             with fresh_machine():
                 await fresh.exec(["sh", "-c", made], cwd="/")
                 result = await fresh.exec(
-                    _command(task, held.get(f"{TESTS}/test.sh", b"")),
+                    _command(task, held.get(f"{TESTS}/{task.script}", b"")),
                     cwd=workdir,
                     env={**task.table.environment.env, **task.table.verifier.env},
                     timeout_s=min(task.table.verifier.timeout_sec, limit_s),
+                    max_output_bytes=_MOST_BYTES,
                 )
+                words = result.stderr.decode("utf-8", "replace") + "\n"
                 async with fresh.paused():
-                    rewards = None if result.timed_out else await _rewards(fresh)
+                    rewards = None if result.timed_out else await _rewards(fresh, task, words + result.text())
         except NoVerdict as error:  # caused by the agent's code or by the tests; a control decides
             return Verdict(rewards=None, left_out=left_out, last_words=str(error))
-    words = b"they ran out of their time" if result.timed_out else result.stderr[-300:]
-    last_words = words.decode("utf-8", "replace")
+    last_words = "they ran out of their time" if result.timed_out else words[-300:]
     return Verdict(rewards=rewards, left_out=left_out, last_words=last_words, exit_code=result.exit_code)
 
 
@@ -120,7 +123,7 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
         workdir=posixpath.join(agent.workdir, task.table.environment.workdir or ""),
         search_path=search_path.split(":"),
         image=frozenset(marks),
-        solution=await asyncio.to_thread(_read_texts, task.folder / "solution"),
+        solution=await asyncio.to_thread(_read_solution, task),
     )
     if task.verifier_images or not task.has_image:
         room = min(agent.record.limits.disk_mb << 20, _MOST_CHANGED)
@@ -144,6 +147,8 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
     with fresh_machine():
         await changes(chosen).put_into(fresh)
         left_out |= await _remove_links_out(fresh, links, allowed)
+    # The engine does not give files whose names are not UTF-8.
+    left_out |= {path for path in changed if "\ufffd" in path and path[1:].encode() not in archive}
     around = set(map(posixpath.dirname, left_out))
     return [] if declared else sorted(each for each in left_out - around if not _NOT_OF_TASK.match(each))
 
@@ -201,22 +206,27 @@ async def _feed(fresh: Sandbox, argv: Sequence[str], paths: Sequence[str]) -> st
     return done.stdout.decode("utf-8", "surrogateescape")
 
 
-def _read_texts(folder: Path) -> str:
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+def _read_solution(task: HarborTask) -> str:
+    folder = task.solution
+    paths = [path for path in (folder, *sorted(folder.rglob("*"))) if path.is_file()]
     small = [path for path in paths if path.stat().st_size <= _MOST_BYTES]
     names = (path.relative_to(folder).as_posix() for path in paths)
-    return "\n".join([*names, *(path.read_text("utf-8", "replace") for path in small)])
+    return "\n".join([task.solve or "", *names, *(path.read_text("utf-8", "replace") for path in small)])
 
 
 def _command(task: HarborTask, script: bytes) -> list[str]:
-    """Use the script's first line, since a verifier's files are not executable."""
+    """Return the interpreter of the script's `#!` line, or bash, and the script, which is not executable."""
     first = script.partition(b"\n")[0].decode("utf-8", "replace").strip()
-    argv = [*(shlex.split(first[2:]) if first.startswith("#!") else ["bash"]), f"{TESTS}/test.sh"]
+    words = first[2:].split(None, 1) if first.startswith("#!") else []
+    argv = [*(words or ["bash"]), f"{TESTS}/{task.script}"]
     user = task.table.verifier.user
     return argv if user in (None, "root", 0) else ["python3", "-I", "-c", _AS_USER, str(user), *argv]
 
 
-async def _rewards(fresh: Sandbox) -> dict[str, float] | None:
+async def _rewards(fresh: Sandbox, task: HarborTask, output: str) -> dict[str, float] | None:
+    if task.parser is not None:
+        passed = parse_tests(task.parser, output)
+        return None if passed is None else {"reward": passed}
     for name in ("reward.json", "reward.txt"):
         with suppress(OSError, ValueError, TypeError, OverflowError, RecursionError, RewardError):
             data = await fresh.read_file(f"{LOGS}/{name}", max_bytes=_MOST_BYTES)

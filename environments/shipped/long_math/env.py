@@ -129,11 +129,6 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
         return second_summary(messages)
 
     def _make_ledgers(self, split: str) -> Sequence[Item]:
-        count = min(self.config.ledgers, self.config.max_items or self.config.ledgers)
-        return make_ledgers(
-            split,
-            seed=self.config.ledger_seed,
-            count=count,
-            facts=self.config.facts,
-            stores=self.config.stores,
-        )
+        made = self.config
+        count = min(made.ledgers, made.max_items or made.ledgers)
+        return make_ledgers(split, seed=made.ledger_seed, count=count, facts=made.facts, stores=made.stores)

@@ -124,18 +124,14 @@ def ledger_summary(messages: Sequence[Message], skill: float) -> Sequence[Choice
 
 
 def second_summary(messages: Sequence[Message]) -> str:
-    return AuditMemory.of(_conversation_in(messages[-1].content)).note
-
-
-def _conversation_in(text: str) -> Sequence[Message]:
-    _, *parts = _ROLE.split(text)
-    messages: list[Message] = []
+    _, *parts = _ROLE.split(messages[-1].content)
+    conversation: list[Message] = []
     for role, content in zip(parts[::2], parts[1::2], strict=True):
         if role == "assistant" and (called := _CALL.search(content)):
-            messages.append(call("next_page", called[1], content=content))
+            conversation.append(call("next_page", called[1], content=content))
         else:
-            messages.append(Message(role="tool" if role == "tool" else "user", content=content))
-    return messages
+            conversation.append(Message(role="tool" if role == "tool" else "user", content=content))
+    return AuditMemory.of(conversation).note
 
 
 def _answer(memory: AuditMemory, *, slip: int = 0) -> Message:

@@ -59,12 +59,9 @@ class Conduct:
         for event in events:
             if not self._is_allowed(event, before):
                 rewards["violation"] = VIOLATION
-            for part, worth in (
-                ("look-up", self._score_look_up(event)),
-                ("change", self._score_change(event)),
-            ):
-                if worth:
-                    rewards[part] = rewards.get(part, 0.0) + worth
+            worth = {"look-up": self._score_look_up(event), "change": self._score_change(event)}
+            for part in filter(worth.get, worth):
+                rewards[part] = rewards.get(part, 0.0) + worth[part]
         return rewards or None
 
     @property

@@ -72,13 +72,12 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
     def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:  # pyright: ignore[reportIncompatibleMethodOverride]  # any hook may be `def`
         """Return 1 for a proper end, the right database, all look-ups and all answers, else 0."""
         spoken = [message.content for message in ctx.messages if message.role == "assistant"]
+        answered = all(any(states(text, amount) for text in spoken) for amount in item["answers"])
         facts = {
             "settled": float(trajectory.end_reason in (SimulatedUser.SATISFIED, HANDED_OVER)),
             "database": float(end_state(ctx.state.connection) == required_end_state(item)),
             "looked_up": float(cast(Conduct, ctx.notes["conduct"]).is_informed),
-            "answered": float(
-                all(any(states(text, amount) for text in spoken) for amount in item["answers"])
-            ),
+            "answered": float(answered),
         }
         ctx.metrics.update(facts)
         return float(all(facts.values()))

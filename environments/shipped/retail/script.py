@@ -118,23 +118,16 @@ def customer_script(item: Item, messages: Sequence[Message]) -> str:
     question = agent[-1].lower()
     if "anything else" in question:
         return "No, that is all.\n###STOP###"
-    if "confirm" in question:
-        return _decision(item, agent[-1])
+    if "confirm" in question and item.get("declines"):
+        return _DECLINES
+    if "confirm" in question:  # agree to an order or a street that the customer wants changed
+        asked = [action["arguments"] for action in item["actions"]]
+        named = [each.get("order_id") or each.get("street") for each in asked]
+        agrees = any(name and name in agent[-1] for name in named)
+        return _AGREES if agrees else "No, that is not what I asked for."
     if "sorry" in question:
         insisted = any(message.content == _INSISTS for message in messages)
         return _INSISTS if item.get("insists") and not insisted else "Then not.\n###STOP###"
     if "email" in question or "your name" in question:
         return introduction(item)
     return item["opening"]
-
-
-def _decision(item: Item, proposal: str) -> str:
-    """Agree if the proposal names an order or a street that the customer wants changed."""
-    if item.get("declines"):
-        return _DECLINES
-    named = [
-        action["arguments"].get("order_id") or action["arguments"].get("street") for action in item["actions"]
-    ]
-    return (
-        _AGREES if any(name and name in proposal for name in named) else "No, that is not what I asked for."
-    )

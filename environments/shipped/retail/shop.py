@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -241,14 +242,11 @@ class Shop(Lookup):
         """
         with self.connection:
             order = self._order(order_id, "pending")
-            swaps = self._swaps(order_id, variant_ids, new_variant_ids)
-            difference = sum(swap.difference for swap in swaps)
-            self._check_payment(order, payment_id, difference)
-            for swap in swaps:
-                self.connection.execute(
-                    "update order_lines set variant_id = ?, price = ? where order_id = ? and variant_id = ?",
-                    [swap.new, swap.price, order_id, swap.old],
-                )
+            swaps, difference = self._swaps(order, variant_ids, new_variant_ids, payment_id)
+            self.connection.executemany(
+                "update order_lines set variant_id = ?, price = ? where order_id = ? and variant_id = ?",
+                [(new, price, order_id, old) for old, new, price in swaps],
+            )
             self._set(order_id, "status = ?", _CHANGED)
             self._settle(order, payment_id, difference)
         asked = {"variant_ids": variant_ids, "new_variant_ids": new_variant_ids, "payment_id": payment_id}
@@ -292,10 +290,8 @@ class Shop(Lookup):
         """
         with self.connection:
             order = self._order(order_id, "delivered")
-            swaps = self._swaps(order_id, variant_ids, new_variant_ids)
-            difference = sum(swap.difference for swap in swaps)
-            self._check_payment(order, payment_id, difference)
-            self._request(order_id, [(swap.old, swap.new) for swap in swaps], "exchange")
+            swaps, difference = self._swaps(order, variant_ids, new_variant_ids, payment_id)
+            self._request(order_id, [(old, new) for old, new, _ in swaps], "exchange")
             self._set(order_id, "status = 'exchange requested'")
             self._book(order, payment_id, "difference on arrival", difference)
         asked = {"variant_ids": variant_ids, "new_variant_ids": new_variant_ids, "payment_id": payment_id}
@@ -332,7 +328,11 @@ class Shop(Lookup):
             raise ToolError("A variant is named twice.")
         return [lines[variant_id] for variant_id in variant_ids]
 
-    def _swaps(self, order_id: str, old: Sequence[str], new: Sequence[str]) -> list["_Swap"]:
+    def _swaps(
+        self, order: sqlite3.Row, old: Sequence[str], new: Sequence[str], payment_id: str
+    ) -> tuple[list[tuple[str, str, int]], int]:
+        """Return (old variant, new variant, new price) of each line, and the difference to pay."""
+        order_id = order["order_id"]
         lines = self._find_lines(order_id, old)
         if len(old) != len(new):
             raise ToolError(f"{len(old)} variants cannot become {len(new)}.")
@@ -340,27 +340,27 @@ class Shop(Lookup):
             raise ToolError(f"Order {order_id} has {', '.join(taken)} already.")
         if len(set(new)) < len(new):
             raise ToolError("A new variant is named twice.")
-        return [self._swap(line, variant_id) for line, variant_id in zip(lines, new, strict=True)]
-
-    def _swap(self, line: sqlite3.Row, new: str) -> "_Swap":
-        before = self.row("variants", "variant_id", line["variant_id"])
-        after = self.row("variants", "variant_id", new)
-        if after["product_id"] != before["product_id"]:
-            raise ToolError(f"{new} is another product than {line['variant_id']}.")
-        if not after["available"]:
-            raise ToolError(f"{new} is not available.")
-        return _Swap(old=line["variant_id"], new=new, price=after["price"], paid=line["price"])
+        swaps: list[tuple[str, str, int]] = []
+        for line, variant_id in zip(lines, new, strict=True):
+            before = self.row("variants", "variant_id", line["variant_id"])
+            after = self.row("variants", "variant_id", variant_id)
+            if after["product_id"] != before["product_id"]:
+                raise ToolError(f"{variant_id} is another product than {line['variant_id']}.")
+            if not after["available"]:
+                raise ToolError(f"{variant_id} is not available.")
+            swaps.append((line["variant_id"], variant_id, after["price"]))
+        difference = sum(price for *_, price in swaps) - sum(line["price"] for line in lines)
+        payment = self._payment(order, payment_id)
+        if payment["kind"] == "gift card" and payment["balance"] < difference:
+            left = money(payment["balance"])
+            raise ToolError(f"{payment_id} has {left} left, less than {money(difference)}.")
+        return swaps, difference
 
     def _payment(self, order: sqlite3.Row, payment_id: str) -> sqlite3.Row:
         payment = self.row("payments", "payment_id", payment_id)
         if payment["user_id"] != order["user_id"]:
             raise ToolError(f"{payment_id} is not in the account of {order['user_id']}.")
         return payment
-
-    def _check_payment(self, order: sqlite3.Row, payment_id: str, amount: int) -> None:
-        payment = self._payment(order, payment_id)
-        if payment["kind"] == "gift card" and payment["balance"] < amount:
-            raise ToolError(f"{payment_id} has {money(payment['balance'])} left, less than {money(amount)}.")
 
     def _set(self, order_id: str, what: str, *values: str) -> None:
         self.connection.execute(f"update orders set {what} where order_id = ?", [*values, order_id])
@@ -383,18 +383,6 @@ class Shop(Lookup):
         self.connection.execute(
             "insert into transactions values (?, ?, ?, ?)", [order["order_id"], payment_id, kind, amount]
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Swap:
-    old: str
-    new: str
-    price: int
-    paid: int
-
-    @property
-    def difference(self) -> int:
-        return self.price - self.paid
 
 
 _FREE_TEXT = ("street", "city", "zip_code")
@@ -421,8 +409,14 @@ def end_state(connection: sqlite3.Connection) -> str:
     for table in sorted(row["name"] for row in connection.execute("select name from sqlite_schema")):
         if table.startswith("sqlite_"):
             continue
-        rows = [_canonical(row) for row in connection.execute(f"select * from {table}")]
-        digest.update(json.dumps([table, sorted(rows)]).encode())
+        rows = [
+            [
+                [name, " ".join(re.findall(r"\w+", value.casefold())) if name in _FREE_TEXT else value]
+                for name, value in dict(row).items()
+            ]
+            for row in connection.execute(f"select * from {table}")
+        ]
+        digest.update(json.dumps([table, sorted(map(json.dumps, rows))]).encode())
     return digest.hexdigest()
 
 
@@ -437,19 +431,19 @@ def _seed() -> dict[str, Sequence[Row]]:
     price = {variant["variant_id"]: cents(variant["price"]) for _, variant in variants}
     lines = [(order, variant) for order in orders for variant in order["variant_ids"]]
     return {
-        "users": [_fields(u, "user_id", "first_name", "last_name", "email", *_FREE_TEXT) for u in users],
+        "users": [itemgetter("user_id", "first_name", "last_name", "email", *_FREE_TEXT)(u) for u in users],
         "payments": [
             (payment["payment_id"], user["user_id"], payment["kind"], cents(payment["balance"]))
             for user in users
             for payment in user["payments"]
         ],
-        "products": [_fields(product, "product_id", "name") for product in products],
+        "products": [itemgetter("product_id", "name")(product) for product in products],
         "variants": [
             (v["variant_id"], product, json.dumps(v["options"]), cents(v["price"]), int(v["available"]))
             for product, v in variants
         ],
         "orders": [
-            (*_fields(o, "order_id", "user_id", "status", "delivered_on", "payment_id", *_FREE_TEXT), None)
+            (*itemgetter("order_id", "user_id", "status", "delivered_on", "payment_id", *_FREE_TEXT)(o), None)
             for o in orders
         ],
         "order_lines": [(order["order_id"], variant, price[variant], None, None) for order, variant in lines],
@@ -458,16 +452,3 @@ def _seed() -> dict[str, Sequence[Row]]:
             for o in orders
         ],
     }
-
-
-def _fields(record: dict[str, Any], *names: str) -> Row:
-    return tuple(record[name] for name in names)
-
-
-def _canonical(row: sqlite3.Row) -> str:
-    return json.dumps(
-        [
-            [name, " ".join(re.findall(r"\w+", value.casefold())) if name in _FREE_TEXT else value]
-            for name, value in dict(row).items()
-        ]
-    )

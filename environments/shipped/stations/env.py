@@ -80,7 +80,9 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
     async def load_items(self) -> Sequence[Item]:
         if self.config.has_dataset:
             return await super().load_items()
-        return [_item(number) for number in range(min(_ITEMS, self.config.max_items or _ITEMS))]
+        rngs = (random.Random(f"stations {n}") for n in range(min(_ITEMS, self.config.max_items or _ITEMS)))
+        signs = [[rng.choice(SIGNS) for _ in range(STATIONS)] for rng in rngs]
+        return [{"id": str(number), "signs": each} for number, each in enumerate(signs)]
 
     def format_prompt(self, item: Item) -> str:
         return f"Press the right key at each sign.\nsign: {item['signs'][0]}"
@@ -123,8 +125,3 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
             )
             for key in KEYS
         ]
-
-
-def _item(number: int) -> Item:
-    rng = random.Random(f"stations {number}")
-    return {"id": str(number), "signs": [rng.choice(SIGNS) for _ in range(STATIONS)]}

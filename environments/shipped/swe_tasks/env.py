@@ -5,7 +5,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +24,6 @@ from environments.shipped.swe_tasks.verdict import (
     MAX_PATCH_BYTES,
     SUSPICIOUS,
     Row,
-    all_tests,
     find_passing,
     patch_of_code,
     tests_of,
@@ -69,12 +67,6 @@ class SweTasksConfig(AgentEnvConfig):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    patch: bytes = b""
-    share: float = 0.0
-
-
 class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     """A repository and a problem: 1 if the failing tests pass and the others still do, else 0."""
 
@@ -108,7 +100,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return SandboxSpec(prepared=f"{item['repo']}@{item.get('base_commit')}")
 
     async def prepare_sandbox(self, item: Row, sandbox: Sandbox) -> None:
-        tree = await asyncio.to_thread(self._tree, item)
+        tree, _ = await asyncio.to_thread(self._tree_and_digests, item)
         await sandbox.put_archive(await asyncio.to_thread(pack, tree))
 
     def format_prompt(self, item: Row) -> str:
@@ -168,14 +160,15 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return mostly(p_right, [right], [wrong, answer], clumsy)
 
     async def _progress(self, item: Row, ctx: RolloutContext) -> Reward:
-        before = cast(Verified, ctx.notes.get("verified", Verified()))
+        before, share_before = cast("tuple[bytes, float]", ctx.notes.get("verified", (b"", 0.0)))
         patch = await self._patch(item, ctx)
-        if patch == before.patch:
+        if patch == before:
             return {"tests_pass": 0.0}
         failing = tests_of(item, "FAIL_TO_PASS")
         passed = await self._passing(item, failing, patch, ctx)
-        after = ctx.notes["verified"] = Verified(patch=patch, share=len(passed) / len(failing))
-        return {"tests_pass": TURN_SHARE * (after.share - before.share)}
+        share = len(passed) / len(failing)
+        ctx.notes["verified"] = patch, share
+        return {"tests_pass": TURN_SHARE * (share - share_before)}
 
     async def _patch(self, item: Row, ctx: RolloutContext) -> bytes:
 
@@ -190,14 +183,14 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     async def _passing(
         self, item: Row, tests: Sequence[str], patch: bytes, ctx: RolloutContext
     ) -> frozenset[str]:
-        base = await asyncio.to_thread(self._tree, item)
+        base, _ = await asyncio.to_thread(self._tree_and_digests, item)
         control = self._controls[str(item["instance_id"]), *tests]
         timeout_s = self.config.verify_timeout_s
         return await find_passing(ctx.verify, item, tests, base, patch, control, timeout_s=timeout_s)
 
     def _problem(self, row: Row) -> str:
         try:
-            all_tests(row)
+            tests_of(row)
             check_repository(self._repository(row), row.get("base_commit"))
         except (DatasetError, OSError, RuntimeError, TypeError, ValueError) as error:
             return f"{row['instance_id']}: {error}"
@@ -208,9 +201,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         own = None if config.dataset_name else Path(config.dataset_path or _OWN_DATA / "tasks.jsonl")
         return find_repository(row, own and own.parent, config.repositories)
 
-    def _tree(self, row: Row) -> Tree:
-        return self._tree_and_digests(row)[0]
-
     def _tree_and_digests(self, row: Row) -> tuple[Tree, bytes]:
         return self._trees(str(row["repo"]), row.get("base_commit"), row.get("sha256"))
 
@@ -220,13 +210,12 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
 
     @cached_property
     def _trees(self) -> Callable[[str, str | None, str | None], tuple[Tree, bytes]]:
-        @lru_cache(maxsize=4)
-        def tree(repo: str, commit: str | None, sha256: str | None) -> tuple[Tree, bytes]:
-            row = {"repo": repo, "base_commit": commit, "sha256": sha256}
-            found = read_tree(self._repository(row), commit)
-            return found, digests_of(found)
+        return lru_cache(maxsize=4)(self._read_tree)
 
-        return tree
+    def _read_tree(self, repo: str, commit: str | None, sha256: str | None) -> tuple[Tree, bytes]:
+        row = {"repo": repo, "base_commit": commit, "sha256": sha256}
+        found = read_tree(self._repository(row), commit)
+        return found, digests_of(found)
 
 
 def changes(patch: str) -> list[dict[str, str]]:

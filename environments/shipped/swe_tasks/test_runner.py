@@ -135,11 +135,11 @@ class Reporter:
         self._output, self._test_s = output, test_s
 
         def passes(item: Any) -> bool:
-            returns = _count_returns(item)
+            is_xfail, returns = item.get_closest_marker("xfail") is not None, _count_returns(item)
             reports = runtestprotocol(item, log=False, nextitem=None)
-            return (
-                len(reports) == 3 and all(each.outcome == "passed" for each in reports) and len(returns) == 1
-            )
+            if is_xfail:  # SWE-bench lists these among the passing ones
+                return all(each.passed or hasattr(each, "wasxfail") for each in reports)
+            return len(reports) == 3 and all(each.passed for each in reports) and len(returns) == 1
 
         self._passes = passes
 

@@ -46,7 +46,7 @@ _RUNNER = ".verifier/test_runner.py"
 
 def tests_of(row: Row, *columns: str) -> list[str]:
     found: list[str] = []
-    for column in columns:
+    for column in columns or ("FAIL_TO_PASS", "PASS_TO_PASS"):
         given = row.get(column)
         try:
             tests: Any = json.loads(given) if isinstance(given, str) else given or []
@@ -58,15 +58,11 @@ def tests_of(row: Row, *columns: str) -> list[str]:
                 f"{column} is {given!r:.100}; give a list of test ids, such as tests/test_x.py::test_y"
             )
         found += tests
-    return found
-
-
-def all_tests(row: Row) -> list[str]:
-    return tests_of(row, "FAIL_TO_PASS", "PASS_TO_PASS")
+    return list(dict.fromkeys(found))
 
 
 def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
-    folders = {PurePosixPath(test.partition("::")[0]).parent.name for test in all_tests(row)}
+    folders = {PurePosixPath(test.partition("::")[0]).parent.name for test in tests_of(row)}
     own = {"tests", *folders.intersection(("test", "testing"))}
 
     def is_code(path: str) -> bool:
@@ -104,56 +100,44 @@ async def find_passing(  # noqa: PLR0913  # one verdict
     Test files of the row replace those of the patch. `control` is shared by all verdicts over these tests.
     """
     own = await asyncio.to_thread(_files_of_tests, row, base)
+    files = {path: file.data for path, file in own.items() if file}
+    files[_RUNNER] = Path(__file__).with_name("test_runner.py").read_bytes()
 
     async def run(patch: bytes) -> frozenset[str]:
-        changed = await asyncio.to_thread(apply_patch, base, patch)
-        changed = {path: file for path, file in changed.items() if path not in own}
-        return await _run_tests(verify, row, tests, changed, own, timeout_s=timeout_s)
+        """Apply a patch in a fresh sandbox and return the tests that pass there."""
+        patched = await asyncio.to_thread(apply_patch, base, patch)
+        changed = {path: file for path, file in patched.items() if path not in own}
+        request = {
+            "tests": tests,
+            "test_s": TEST_S,
+            # Below the limit of the program, which is below that of `verify`, so that no output is lost.
+            "total_s": max(timeout_s - 2 * _EXIT_S, timeout_s / 2),
+            "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
+            "written": {
+                path: (base64.b64encode(file.data).decode(), file.mode)
+                for path, file in changed.items()
+                if file
+            },
+        }
+        limit_s = max(timeout_s - _EXIT_S, timeout_s * 0.75)
+        with fresh_machine():
+            report = await run_program(verify, ["python3", "-I", _RUNNER], request, files, timeout_s=limit_s)
+        if not report.ready:
+            name, reason = row["instance_id"], report.reason.rpartition("\n")[2]
+            if report.result.exit_code in (1, 127):
+                need = f"the tests of {name} need python3 with pytest in the sandbox"
+                raise ConfigError(f"{need}: {reason:.300}")
+            raise SandboxUnavailable(f"no test of {name} began: {reason:.300}")
+        if report.end is None:
+            raise NoVerdict("the runner did not finish")
+        # Numbers of a forged report may be out of range.
+        return frozenset(test for index, test in enumerate(tests) if index in set(report.end))
 
     return await decide(lambda: run(patch), lambda: run(b""), control)
 
 
-async def _run_tests(
-    verify: Verify,
-    row: Row,
-    tests: Sequence[str],
-    changed: Mapping[str, ArchivedFile | None],
-    own: Mapping[str, ArchivedFile | None],
-    *,
-    timeout_s: float,
-) -> frozenset[str]:
-    """Run `test_runner.py` in a fresh sandbox, and return the tests that pass.
-
-    `changed` are files that may be the agent's and `own` the verifier's; `None` deletes one.
-    """
-    request = {
-        "tests": tests,
-        "test_s": TEST_S,
-        # Below the limit of the program, which is below that of `verify`, so that no output is lost.
-        "total_s": max(timeout_s - 2 * _EXIT_S, timeout_s / 2),
-        "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
-        "written": {
-            path: (base64.b64encode(file.data).decode(), file.mode) for path, file in changed.items() if file
-        },
-    }
-    files = {path: file.data for path, file in own.items() if file}
-    files[_RUNNER] = Path(__file__).with_name("test_runner.py").read_bytes()
-    limit_s = max(timeout_s - _EXIT_S, timeout_s * 0.75)
-    with fresh_machine():
-        report = await run_program(verify, ["python3", "-I", _RUNNER], request, files, timeout_s=limit_s)
-    if not report.ready:
-        name, reason = row["instance_id"], report.reason.rpartition("\n")[2]
-        if report.result.exit_code in (1, 127):
-            raise ConfigError(f"the tests of {name} need python3 with pytest in the sandbox: {reason:.300}")
-        raise SandboxUnavailable(f"no test of {name} began: {reason:.300}")
-    if report.end is None:
-        raise NoVerdict("the runner did not finish")
-    # Numbers of a forged report may be out of range.
-    return frozenset(test for index, test in enumerate(tests) if index in set(report.end))
-
-
 def _files_of_tests(row: Row, base: Tree) -> dict[str, ArchivedFile | None]:
-    named = {test.partition("::")[0] for test in all_tests(row)}
+    named = {test.partition("::")[0] for test in tests_of(row)}
     kept = {
         path: file for path, file in base.items() if path in named or PurePosixPath(path).name in _SETTINGS
     }

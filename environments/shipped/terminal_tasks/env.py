@@ -74,18 +74,18 @@ class TerminalTasksEnv(AgentEnv):
         return [{"task_id": task.task_id, "task": task} for task in load_tasks()]
 
     def format_prompt(self, item: Item) -> str:
-        return _task(item).instruction
+        return item["task"].instruction
 
     async def prepare(self, item: Item, sandbox: Sandbox) -> None:
-        for name, text in _task(item).files.items():
+        for name, text in item["task"].files.items():
             await sandbox.write_file(name, text.encode())
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
         try:
-            data = await ctx.artefact(_task(item).path, max_bytes=MAX_BYTES)
+            data = await ctx.artefact(item["task"].path, max_bytes=MAX_BYTES)
         except OSError:
             return 0.0
-        return float(_task(item).accepts(data))
+        return float(item["task"].accepts(data))
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
@@ -95,14 +95,10 @@ class TerminalTasksEnv(AgentEnv):
             return generic_script(messages, tools, skill)
         calls = [each for each, _ in calls_that_ran(messages) if each.name == "terminal"]
         done = [json.loads(each.arguments)["command"] for each in calls]
-        right, wrong = _next_steps(_task(item), done)
+        right, wrong = _next_steps(item["task"], done)
         malformed, misnamed = call("terminal", '{"command": "ls"'), call("terminal", {"cmd": "ls"})
         clumsy = [malformed, misnamed, call("bash", {"command": "ls"})]
         return mostly(0.3 + 0.69 * skill, [right], wrong, clumsy)
-
-
-def _task(item: Item) -> TerminalTask:
-    return item["task"]
 
 
 def _next_steps(task: TerminalTask, done: Sequence[str]) -> tuple[Message, Sequence[Message]]:

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from environments.base_env import AgentEnv
-    from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig, SummariserConfig, UserConfig
+    from environments.config import (
+        AgentEnvConfig,
+        JudgeConfig,
+        ReferenceConfig,
+        ServerConfig,
+        SummariserConfig,
+        UserConfig,
+    )  # fmt: skip
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
     from environments.rewards.reward_context import GroupContext, Reward, RolloutContext
     from environments.rollout.agents.command import Command
+    from environments.rollout.agents.harnesses import ClaudeCode, Codex, MiniSweAgent, OpenCode, QwenCode
+    from environments.rollout.branching import first_unsolved
     from environments.rollout.items.tasks import GroupTask
     from environments.rollout.simulated_user import SimulatedUser
     from environments.run.workers.workers import Workers
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
         Message,
         Rewards,
         StopReason,
+        TextScore,
         Trajectory,
         TrajectoryGroup,
         Turn,
@@ -42,6 +52,8 @@ __all__ = [
     "AgentEnv",
     "AgentEnvConfig",
     "Choice",
+    "ClaudeCode",
+    "Codex",
     "Command",
     "Completion",
     "CompletionRequest",
@@ -53,7 +65,11 @@ __all__ = [
     "JudgeConfig",
     "MCPToolset",
     "Message",
+    "MiniSweAgent",
+    "OpenCode",
     "Policy",
+    "QwenCode",
+    "ReferenceConfig",
     "Reward",
     "Rewards",
     "RolloutContext",
@@ -66,6 +82,7 @@ __all__ = [
     "State",
     "StopReason",
     "SummariserConfig",
+    "TextScore",
     "ToolCall",
     "ToolContext",
     "ToolError",
@@ -84,6 +101,7 @@ __all__ = [
     "__version__",
     "call",
     "file",
+    "first_unsolved",
     "group_of",
     "open_sandbox",
     "say",
@@ -94,20 +112,24 @@ __all__ = [
 _NAMES = {
     "environments.base_env": ("AgentEnv",),
     "environments.config": (
-        "AgentEnvConfig", "JudgeConfig",
+        "AgentEnvConfig", "JudgeConfig", "ReferenceConfig",
         "ServerConfig", "SummariserConfig", "UserConfig",
     ),
     "environments.policy.base": ("CompletionRequest", "Policy"),
     "environments.policy.scripted": ("Choice", "call", "say"),
     "environments.rewards.reward_context": ("GroupContext", "Reward", "RolloutContext"),
     "environments.rollout.agents.command": ("Command",),
+    "environments.rollout.agents.harnesses": (
+        "ClaudeCode", "Codex", "MiniSweAgent", "OpenCode", "QwenCode",
+    ),
+    "environments.rollout.branching": ("first_unsolved",),
     "environments.rollout.items.tasks": ("GroupTask",),
     "environments.rollout.simulated_user": ("SimulatedUser",),
     "environments.run.workers.workers": ("Workers",),
     "environments.testing": ("group_of",),
     "environments.trajectory": (
         "Completion", "CreditedGroup", "Message", "Rewards",
-        "StopReason", "Trajectory", "TrajectoryGroup", "Turn",
+        "StopReason", "TextScore", "Trajectory", "TrajectoryGroup", "Turn",
     ),
     "environments.turn_level_reward": ("TurnLevelRewardMixin",),
     "tools.calls": ("State", "ToolCall", "ToolContext", "ToolResult", "ToolSpec"),

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from environments.rollout.boundary import reason_of, unwrap_user_error
 from environments.run.experiment import environment_files
@@ -48,6 +49,7 @@ _OF_OPEN = {
 }
 _WITHOUT_ROLLOUT = ("items", "tools", "rollout", "hooks", "leaks")
 """Checks that run even if the first rollout failed."""
+NOT_OPEN: Answer = "skipped", "the environment does not open"
 _MOST_FILES = 20
 
 
@@ -70,8 +72,7 @@ async def run_checks(checked: CheckedEnv) -> None:
     with watchdog.watch():
         before = await _check_open(checked, watchdog)
         if before is not None:
-            backend = checked.env.lifecycle.sandboxes.kind
-            await _check(checked, "leaks", lambda _: check_leaks(before, backend))
+            await _check(checked, "leaks", partial(check_leaks, before))
     report.add({"check": None})
 
 
@@ -84,18 +85,13 @@ async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Resources | No
             before = list_resources()
             env, warnings = checked.env, checked.warnings
             rewards = "turn rewards" if env.default_estimator == "turn_return" else "one reward for the whole"
-            found = (
-                f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.lifecycle.sandboxes.kind}"
-            )
+            sandbox = env.lifecycle.sandboxes.kind
+            found = f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {sandbox}"
             names = list(environment_files(env))
             more = f" and {len(names) - _MOST_FILES} more files" if len(names) > _MOST_FILES else ""
             files = f"{', '.join(names[:_MOST_FILES]) or 'the class alone'}{more}"
-            report.add(
-                {
-                    "opens": ("warn", "; ".join([found, *warnings])) if warnings else ("ok", found),
-                    "fingerprint": ("ok", f"covers settings, tools and {files}"),
-                }
-            )
+            opens = ("warn", "; ".join([found, *warnings])) if warnings else ("ok", found)
+            report.add({"opens": opens, "fingerprint": ("ok", f"covers settings, tools and {files}")})
             with watchdog.arm():
                 for name, check in _OF_OPEN.items():
                     await _check(checked, name, check)
@@ -105,9 +101,8 @@ async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Resources | No
         if before is not None:
             report.add({"closes": failed})
             return before
-        not_open: Answer = "skipped", "the environment does not open"
         of_items = {"items": failed} if isinstance(error, DatasetError) else {}
-        report.add(dict.fromkeys(NAMES, not_open) | {"opens": failed} | of_items)
+        report.add(dict.fromkeys(NAMES, NOT_OPEN) | {"opens": failed} | of_items)
     else:
         report.add({"closes": ("ok", "`teardown` and what is shared by all rollouts")})
     return before

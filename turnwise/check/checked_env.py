@@ -12,11 +12,12 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ModelServerConfig
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, generic_script, say
+from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, say
 from environments.rollout.boundary import unwrap_user_error
 from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.items.item_json import stable_text
 from environments.rollout.items.tasks import GroupTask
+from environments.rollout.lifecycle.hook_checks import SharedState
 from environments.trajectory import Completion, CreditedGroup, Message, Trajectory
 from tools.errors import ContextOverflow, ToolError
 from tools.signature import ArgumentsRefused
@@ -45,35 +46,25 @@ class CheckPolicy(PlaysByScript):
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         skill = skill if self.skill is None else self.skill
         script = script if self.padded is None else self.padded(script)
-        if not self.repeats:
-            return _RecordingPolicy(
-                script, self.messages, skill=skill, renderer=self._renderer, summary=summary
-            )
-
-        def again(request: CompletionRequest) -> Message:
-            return self.messages.get((request.seed, request.number), say(""))
-
-        return _RepeatingPolicy(again, self._renderer)
+        policy = _RepeatingPolicy if self.repeats else _RecordingPolicy
+        return policy(script, self.messages, skill=skill, renderer=self._renderer, summary=summary)
 
 
 class _RecordingPolicy(ScriptedPolicy):
     def __init__(self, script: Script, messages: dict[tuple[int, int], Message], **options: Any) -> None:
         super().__init__(script, **options)
-        self._messages = messages
+        self.messages = messages
 
     async def complete(self, request: CompletionRequest) -> Completion:
         completion = await super().complete(request)
-        self._messages[request.seed, request.number] = completion.message
+        self.messages[request.seed, request.number] = completion.message
         return completion
 
 
-class _RepeatingPolicy(ScriptedPolicy):
-    def __init__(self, again: Callable[[CompletionRequest], Message], renderer: ChatMLRenderer) -> None:
-        super().__init__(generic_script, skill=1.0, renderer=renderer)
-        self._again = again
-
+class _RepeatingPolicy(_RecordingPolicy):
     async def choices(self, request: CompletionRequest) -> Sequence[Choice]:
-        return [Choice(probability=1.0, message=self._again(request))]
+        message = self.messages.get((request.seed, request.number), say(""))
+        return [Choice(probability=1.0, message=message)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +97,8 @@ class TracedCalls(HookCalls):
     def _note(self, doing: str, given: Any, seconds: float) -> None:
         checked, name = self._checked, doing.rpartition(": ")[2].partition(", ")[0]
         if checked.calls is not None:
-            text = _error_text(given) if isinstance(given, BaseException) else _text_of(given)
-            checked.calls.append(TracedCall(name=name, given=text, seconds=round(seconds, 6)))
+            call = TracedCall(name=name, given=_describe_result(given), seconds=round(seconds, 6))
+            checked.calls.append(call)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,6 +112,7 @@ class CheckedEnv:
     warnings: list[str] = field(default_factory=list[str])
     env: AgentEnv = field(init=False)
     policy: CheckPolicy = field(init=False)
+    shared: SharedState = field(init=False)
     played: dict[float, list[CreditedGroup]] = field(default_factory=dict[float, list[CreditedGroup]])
     """Groups by skill, without the first rollout."""
     first_calls: Sequence[TracedCall] = ()
@@ -128,6 +120,8 @@ class CheckedEnv:
     """The first rollout, or None if it failed: the others would fail, too."""
     calls: list[TracedCall] | None = None
     """Calls of the current rollout, if they are traced."""
+    proposed_floor: float | None = None
+    """A `failed_score` that no honest rollout undercuts, if the class has another."""
 
     @property
     def block_s(self) -> float:
@@ -152,6 +146,7 @@ class CheckedEnv:
             ),
             "hook_block_s": self.block_s,
             "group_size": SIBLINGS,
+            "branches": 1,
             "min_group_size": min(self.config.min_group_size, SIBLINGS),
             "use_wandb": False,
             "use_trackio": False,
@@ -161,6 +156,7 @@ class CheckedEnv:
         self.env = self.env_cls(config, self.servers, policy=self.policy)
         self.env.lifecycle.new_hook_calls = partial(TracedCalls, self)
         async with self.env.opened(notify=lambda _: None):
+            self.shared = SharedState(self.env)
             yield
 
     @property
@@ -173,6 +169,7 @@ class CheckedEnv:
             self.policy.skill = skill
             groups = await asyncio.gather(*(self.env.run_group(task) for task in self.tasks))
             self.played[skill] = list(groups)
+            self.shared.look()
         return self.played[skill]
 
     @property
@@ -182,15 +179,13 @@ class CheckedEnv:
         ]
 
 
-def _error_text(error: BaseException) -> str:
-    if isinstance(error, ToolError | ArgumentsRefused):
-        return f"told the model: {error}"
-    if isinstance(error, ContextOverflow):
-        return f"ended the rollout: {error}"
-    return f"raised {type(error).__name__}"
-
-
-def _text_of(given: Any) -> str:
+def _describe_result(given: Any) -> str:
+    if isinstance(given, ToolError | ArgumentsRefused):
+        return f"told the model: {given}"
+    if isinstance(given, ContextOverflow):
+        return f"ended the rollout: {given}"
+    if isinstance(given, BaseException):
+        return f"raised {type(given).__name__}"
     try:
         return stable_text(given)
     except Exception as error:  # noqa: BLE001  # user code serialises the value

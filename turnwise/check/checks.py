@@ -7,7 +7,7 @@ import re
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from math import sqrt
@@ -19,7 +19,7 @@ from typing import Any
 from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
 from environments.rollout.items.item_json import item_for_record
-from environments.rollout.lifecycle.rollout_hooks import below_floor
+from environments.rollout.lifecycle.rollout_hooks import floor_advice, propose_floor
 from environments.trajectory import Rewards, Trajectory
 from environments.turn_level_reward import writes_turn_rewards
 from tools.errors import IsolationError
@@ -103,6 +103,7 @@ async def check_rollout(checked: CheckedEnv) -> Answer:
     checked.first_calls = checked.calls = calls = list[TracedCall]()
     try:
         group = await checked.env.rollout_group(task, 1)
+        checked.shared.look()
     finally:
         checked.calls = None
     hooks = [asdict(each) | {"given": one_line(each.given[:_SHOWN_CHARS])} for each in calls]
@@ -111,21 +112,8 @@ async def check_rollout(checked: CheckedEnv) -> Answer:
         return "fail", f"item {task.item_id}: {failure.error}"
     (trajectory,) = group.trajectories
     checked.first = trajectory
-    checked.report.add(
-        {
-            "shown prompt": [message.to_openai() for message in trajectory.prompt],
-            "shown tools": [spec.to_openai() for spec in trajectory.tools],
-            "shown rollout": _turn_values(trajectory),
-        }
-    )
-    score = "no score" if trajectory.score is None else f"score {trajectory.score:.3g}"
-    ended = trajectory.ended_by or trajectory.stop_reason.value
-    return "ok", f"item {task.item_id}: {len(trajectory.acts)} turns, ended {ended!r}, {score}"
-
-
-def _turn_values(trajectory: Trajectory) -> list[dict[str, Any]]:
     rewards = (trajectory.rewards and trajectory.rewards.turns) or [None] * len(trajectory.turns)
-    return [
+    shown = [
         {
             "turn": turn.index,
             "says": turn.message.content,
@@ -135,6 +123,12 @@ def _turn_values(trajectory: Trajectory) -> list[dict[str, Any]]:
         }
         for turn, reward in zip(trajectory.turns, rewards, strict=True)
     ]
+    checked.report.add({"shown prompt": [message.to_openai() for message in trajectory.prompt]})
+    checked.report.add({"shown tools": [spec.to_openai() for spec in trajectory.tools]})
+    checked.report.add({"shown rollout": shown})
+    score = "no score" if trajectory.score is None else f"score {trajectory.score:.3g}"
+    ended = trajectory.ended_by or trajectory.stop_reason.value
+    return "ok", f"item {task.item_id}: {len(trajectory.acts)} turns, ended {ended!r}, {score}"
 
 
 async def check_hooks(checked: CheckedEnv) -> Answer:
@@ -160,27 +154,25 @@ async def check_failures(checked: CheckedEnv) -> Answer:
         return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
     if failed := [each for each in groups if each.status == "failed"]:
         return "fail", f"item {failed[0].group.item_id}: {diagnosis(failed)}"
-    if below := below_floor(checked.trajectories, checked.env.lifecycle.parts.failed_score):
-        return "warn", f"{count} rollouts, none broke; {below}"
-    return "ok", f"{count} rollouts, none broke"
+    honest = [each.score for each in checked.trajectories if each.score is not None and not each.agent_caused]
+    scores = min(honest, default=None), checked.env.lifecycle.parts.failed_score
+    checked.proposed_floor = propose_floor(*scores)
+    advice = [f"{floor} (--write puts it into the class)"] if (floor := floor_advice(*scores)) else []
+    advice += [shared] if (shared := checked.shared.warning()) else []
+    return "warn" if advice else "ok", "; ".join([f"{count} rollouts, none broke", *advice])
 
 
 async def check_skill(checked: CheckedEnv) -> Answer:
     if not writes(checked.env, "scripted_choices"):
         return "skipped", _NO_SCRIPT
-    good, bad = [
-        [
-            each.score
-            for group in await checked.play(skill)
-            for each in group.group.trajectories
-            if each.score is not None
-        ]
-        for skill in (GOOD, BAD)
-    ]
-    if not good or not bad:
-        return "skipped", "no rollout has a score"
-    if checked.env.scripted_solves and (wrong := await _find_wrong_items(checked)):
-        return "fail", f"{len(wrong)} of {len(checked.env.tasks())} items: {'; '.join(wrong)}"
+    by_skill: dict[float, list[float]] = {}
+    for skill in (GOOD, BAD):
+        played = [each for group in await checked.play(skill) for each in group.group.trajectories]
+        by_skill[skill] = [each.score for each in played if each.score is not None]
+    for skill, scores in by_skill.items():
+        if not scores:
+            return "skipped", f"no rollout of skill {skill:g} has a score"
+    good, bad = by_skill.values()
     apart = fmean(good) - fmean(bad)
     noise = sqrt(sum(variance(each) / len(each) for each in (good, bad) if len(each) > 1))
     found = f"skill 1 scores {fmean(good):.3g}, skill 0 scores {fmean(bad):.3g}"
@@ -189,30 +181,6 @@ async def check_skill(checked: CheckedEnv) -> Answer:
     if apart < 2 * noise:
         return "warn", f"{found}: hardly apart; look at more of them with --items"
     return "ok", found
-
-
-async def _find_wrong_items(checked: CheckedEnv) -> list[str]:
-    wrong = dict[str, str]()
-    tasks = checked.env.tasks()
-    for skill, expected, who in (
-        (GOOD, True, "its own solution"),
-        (BAD, False, "an agent that does nothing"),
-    ):
-        checked.policy.skill = skill
-        groups = await asyncio.gather(*(checked.env.rollout_group(task, 1) for task in tasks))
-        for task, group in zip(tasks, groups, strict=True):
-            for failure in group.failures:
-                wrong.setdefault(task.item_id, f"{who} broke: {failure.error}")
-            for each in group.trajectories:
-                score = each.score or 0.0
-                if (score >= checked.config.pass_score) is not expected:
-                    facts = "".join(f", {name} {value:g}" for name, value in each.metrics.items() if value)
-                    wrong.setdefault(task.item_id, f"{who} scores {score:g}{facts}")
-    for line in checked.warnings:
-        for name in wrong:
-            if line.startswith(f"task {name}: "):
-                wrong[name] += line.removeprefix(f"task {name}").replace(": ", "; ", 1)
-    return [f"{name}: {reason}" for name, reason in wrong.items()]
 
 
 async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
@@ -276,7 +244,8 @@ async def check_siblings(checked: CheckedEnv) -> Answer:
                 )
             warning = f"{found}: a clock, chance, the pace of threads, or what siblings share"
         elif difference := _difference(_rewards_of(checked.first.rewards), _rewards_of(again.rewards)):
-            return "fail", f"{difference}, although all that was done is the same: take chance from ctx.seed"
+            found = f"{difference}, although all that was done is the same: take chance from ctx.seed"
+            return "fail", f"{found}, and keep what belongs to one rollout in ctx.state or ctx.notes"
     if warning:
         return "warn", warning
     return "ok", "the first rollout takes the same course again, twice and side by side, and earns the same"
@@ -318,15 +287,22 @@ Resources = Mapping[str, frozenset[str]]
 
 def list_resources() -> Resources:
     threads = (each for each in threading.enumerate() if not each.name.startswith(_OURS))
+    children: set[str] = set()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            number, _, rest = status.read_text().partition(" (")
+            name, _, fields = rest.rpartition(") ")
+            if fields.split()[1] == str(os.getpid()):
+                children.add(f"{name} {number}")
     return {
-        "processes": frozenset(_find_children()),
+        "processes": frozenset(children),
         "threads": frozenset(f"{each.name} ({each.ident})" for each in threads),
         "temporary files": frozenset(each.name for each in Path(tempfile.gettempdir()).iterdir()),
     }
 
 
-async def check_leaks(before: Resources, backend: str) -> Answer:
-    ends = monotonic() + _WAIT_S
+async def check_leaks(before: Resources, checked: CheckedEnv) -> Answer:
+    ends, backend = monotonic() + _WAIT_S, checked.env.lifecycle.sandboxes.kind
     while (left := await _find_left(before, backend)) and monotonic() < ends:  # noqa: ASYNC110  # nothing reports it
         await asyncio.sleep(_WAIT_S / 10)
     if not left:
@@ -345,12 +321,3 @@ async def _find_left(before: Resources, backend: str) -> dict[str, frozenset[str
         listed = await list_sandboxes(backend)
         left["sandboxes"] = frozenset(each.name for each in listed if each.owner == os.getpid())
     return {what: names for what, names in left.items() if names}
-
-
-def _find_children() -> Iterator[str]:
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            number, _, rest = status.read_text().partition(" (")
-            name, _, fields = rest.rpartition(") ")
-            if fields.split()[1] == str(os.getpid()):
-                yield f"{name} {number}"

@@ -2,8 +2,9 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import sqrt
 from statistics import fmean, stdev
@@ -23,24 +24,7 @@ _REPEATS = 3
 _FILLER = "\n" + " ".join(["Let me think about this carefully and explain what I am doing."] * 8)
 
 
-def _longer(message: Message, before: Sequence[Message]) -> Message:
-    own = [each for each in before if each.role == "assistant"]
-    return own[-1] if len(own) % _REPEATS else message
-
-
-def _louder(message: Message, before: Sequence[Message]) -> Message:
-    return replace(message, content=message.content + _FILLER)
-
-
-def _busier(message: Message, before: Sequence[Message]) -> Message:
-    return replace(message, tool_calls=message.tool_calls * _REPEATS)
-
-
-_AGENTS: Mapping[str, tuple[Callable[[Message, Sequence[Message]], Message], str]] = {
-    "longer": (_longer, "more turns"),
-    "louder": (_louder, "more text"),
-    "busier": (_busier, "more calls"),
-}
+_AGENTS = {"longer": "more turns", "louder": "more text", "busier": "more calls"}
 
 
 async def check_padding(checked: CheckedEnv) -> Answer:
@@ -50,8 +34,8 @@ async def check_padding(checked: CheckedEnv) -> Answer:
         return "skipped", "no scripted agent of its own, whose messages could be padded"
     plain = await _play(checked)
     paid = list[str]()
-    for name, (pad, more) in _AGENTS.items():
-        checked.policy.padded = lambda script, pad=pad: _pad_script(script, pad)
+    for name, more in _AGENTS.items():
+        checked.policy.padded = partial(_pad_script, name)
         try:
             padded = await _play(checked)
         finally:
@@ -67,15 +51,24 @@ async def check_padding(checked: CheckedEnv) -> Answer:
     return ("fail" if has_outcome else "warn"), f"{'; '.join(paid)}: that is what a model will learn to do"
 
 
-def _pad_script(script: Script, pad: Callable[[Message, Sequence[Message]], Message]) -> Script:
+def _pad_script(agent: str, script: Script) -> Script:
     async def choices(
         messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
         given = script(messages, tools, skill)
         made = await given if inspect.isawaitable(given) else given
-        return [replace(each, message=pad(each.message, messages)) for each in made]
+        return [replace(each, message=_pad(agent, each.message, messages)) for each in made]
 
     return choices
+
+
+def _pad(agent: str, message: Message, before: Sequence[Message]) -> Message:
+    if agent == "louder":
+        return replace(message, content=message.content + _FILLER)
+    if agent == "busier":
+        return replace(message, tool_calls=message.tool_calls * _REPEATS)
+    own = [each for each in before if each.role == "assistant"]
+    return own[-1] if len(own) % _REPEATS else message
 
 
 async def _play(checked: CheckedEnv) -> dict[tuple[str, int], Rewards]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,6 @@ from environments.credit import (
     Advantages,
     CreditChange,
     EstimatorSpec,
-    Parameter,
     credit_change,
     describe,
 )
@@ -29,7 +28,6 @@ from environments.record.diagnosis import Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.recorder import (
     Record,
-    Recorder,
     groups_of,
     iterate_lines,
     new_record,
@@ -40,27 +38,22 @@ from environments.record.recorder import (
 from environments.run.console_streams import robust_console
 from environments.run.rescore_run import read_seed, rescore
 from environments.run.worker_pool import run_whole
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.trajectory import CreditedGroup
 from tools.errors import CreditError, UsageError
 from turnwise.cli.credit_options import CreditOptions, credit_options
-from turnwise.cli.env_command import EnvCall, EnvCommand
+from turnwise.cli.env_command import OVERRIDES, EnvCall, EnvCommand
 from turnwise.cli.main import interrupt_on_sigterm
-from turnwise.cli.settings import split_overrides
-from turnwise.lab.credit_report.report import CreditReport, credit_report
+from turnwise.lab.credit_report.arms import DEFAULT_ARMS, Arm, all_arms
+from turnwise.lab.credit_report.report import COLUMNS, CreditReport, credit_report
 
 SHOWN_TURNS = 12
-_SETTINGS = "turnwise.credit.settings"
 _FIRST = "turn_return"
 
 
 class CreditCommand(EnvCommand):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_SETTINGS], _ = split_overrides(args)
-        return super().parse_args(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
-        options, settings = dict(ctx.params), ctx.meta[_SETTINGS]
-        if options["rewards"] or options["help"] or "help" in settings.of("env"):
+        options, settings = dict(ctx.params), ctx.meta[OVERRIDES]
+        if options["rewards"] or self.is_help(ctx):
             return super().invoke(ctx)
         given = [options.pop(name, None) for name in ("env", "config", "help")]
         if any(given) or settings.sections:
@@ -80,7 +73,9 @@ class CreditCommand(EnvCommand):
     metavar="FOLDER",
     help="Of the report: measure the gradients of the model that sampled RECORD, a Hugging Face folder.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Of the report: its rows as one line.")
+@click.option("--all", "all_arms", is_flag=True, help="Of the report: every γ, baseline and estimator.")
+@click.option("--arm", "arms", multiple=True, metavar="NAME", help="Of the report: this estimator, too.")
+@click.option("--json", "as_json", is_flag=True, help="Of the report: one line of JSON.")
 def command(
     call: EnvCall | None,
     records: Sequence[Path],
@@ -90,9 +85,9 @@ def command(
 ) -> None:
     """Report which estimator suits RECORD, or several; with --estimator, compute its advantages anew.
 
-    The report has a row for each γ with each baseline of turn_return, and for every other estimator: the
-    signal of its gradient over its noise (snr, per group), the groups that a step needs for a signal as large
-    as the noise, and its bias. Without --model the gradients are a proxy's, made of the record's tokens.
+    The report compares γ = 0.7, 0.5 and 0 of turn_return and the scalar rloo with γ = 1: the noise of each
+    one's gradient, whether it points the same way, and the groups it needs, with intervals. Without --model
+    the gradients are a proxy's, made of the record's tokens.
 
     With --estimator, show how credit moves.
 
@@ -108,8 +103,10 @@ def command(
     """
     out: Path | None = given["out"]
     is_report = credit is None and call is None
-    if (given["model"] or given["as_json"]) and not (records and is_report):
-        raise UsageError("--model and --json are of the report on a RECORD, without --estimator or --rewards")
+    of_report = [name for name in ("model", "all_arms", "arms", "as_json") if given[name]]
+    if of_report and not (records and is_report):
+        flag = of_report[0].removeprefix("as_").removesuffix("_arms").removesuffix("s")
+        raise UsageError(f"--{flag} is of the report on a RECORD, without --estimator or --rewards")
     if not records:
         if rewards or out:
             raise click.UsageError("no record given", click.get_current_context())
@@ -120,9 +117,11 @@ def command(
         raise UsageError("no estimator given: --estimator NAME; `turnwise credit` lists them")
     elif credit is None:
         with interrupt_on_sigterm():
-            report = credit_report(groups_of(records_at(records)), given["model"])
+            others = tuple(Arm(estimator=describe(name).name) for name in given["arms"])
+            arms = all_arms() if given["all_arms"] else (*DEFAULT_ARMS, *others)
+            report = credit_report(groups_of(records_at(records)), given["model"], dict.fromkeys(arms))
         if given["as_json"]:
-            click.echo(json.dumps({"rows": report["rows"]}))
+            click.echo(json.dumps({name: value for name, value in report.items() if name != "table"}))
         else:
             _show_credit(report)
     else:
@@ -132,22 +131,15 @@ def command(
 def _show_credit(report: CreditReport) -> None:
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
-    for title in ("estimator", "γ", "baseline", "snr", "90 %", "groups a step", "bias"):
-        table.add_column(title, justify="left" if title in ("estimator", "baseline") else "right")
-    for row in sorted(report["rows"], key=lambda row: -row["snr"]):
-        table.add_row(
-            row["estimator"],
-            "" if row["gamma"] is None else f"{row['gamma']:g}",
-            row["baseline"] or "",
-            f"{row['snr']:.3f}",
-            f"{row['snr_low']:.3f} … {row['snr_high']:.3f}",
-            "-" if row["groups_per_step"] is None else f"{row['groups_per_step']:,}",
-            "-" if row["bias"] is None else f"{row['bias']:.3f}",
-        )
-    tier = {"proxy": "a proxy made of the record's tokens", "measured": "the model's gradients"}
+    for title in COLUMNS:
+        table.add_column(title)
+    for texts in report["table"]:
+        table.add_row(*texts)
     with console.capture() as shown:  # rich exits if the reader is gone
         console.print(table)
-        console.print(Text(f"{report['groups']:,} groups; {tier[report['rows'][0]['tier']]}"), soft_wrap=True)
+        for name, reason in report["left_out"].items():
+            console.print(Text(f"left out: {name}: {reason}"), soft_wrap=True)
+        console.print(Text(f"{report['groups']:,} groups; {report['gradients']}"), soft_wrap=True)
         for sentence in report["sentences"]:
             console.print(Text(sentence, style="bold"), soft_wrap=True)
     click.echo(shown.get(), nl=False)
@@ -160,27 +152,36 @@ def _rescore(call: EnvCall, records: Sequence[Path], credit: CreditOptions | Non
         raise UsageError("--rewards writes a new record: --write OUT")
     record = records_at(records)
     contents = read_contents(record)
-    env = call.open(flags={"seed": read_seed(contents)})
+    settings = call.settings({"seed": read_seed(contents)})  # over that of the command line
+    env = call.env_of(settings.env, [*settings.servers, *settings.second])
     run_whole(rescore(env, record, contents, out, Console(highlight=False)))
 
 
 def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) -> None:
-    record = records_at(records)
+    record, done = records_at(records), CreditTotals()
     writing = nullcontext() if out is None else new_record(out, doing="credit")
     with interrupt_on_sigterm(), writing as recorder:
-        done = _rewrite(record, recorder, credit)
+        if recorder is not None:
+            recorder.explain(read_contents(record).origins)
+        for path, number, old, new in _recompute(record, credit, done):
+            if new.status == "failed" != old.status:
+                raise CreditError(f"{path}, line {number}: {new.reason or ''}")
+            new = _choose_group(old, new, done)
+            if recorder is not None:
+                recorder.append(with_contents(new, path))
     with robust_console():
         before = " and ".join(sorted(done.before))
         _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
         if done.steps:
             weights = "no weights are named" if done.steps == [None] else "by the weights of the first turn"
             click.echo(f"groups of a step are compared; steps: {len(done.steps)}, {weights}")
-        if done.rescued:
-            click.echo(f"{done.rescued} groups that had no credit have some now")
-        if done.failed:
-            click.echo(f"{done.failed} failed groups stay as they are")
-        if done.stale:
-            click.echo(f"{done.stale} stale groups stay without credit")
+        for count, what in (
+            (done.rescued, "groups that had no credit have some now"),
+            (done.failed, "failed groups stay as they are"),
+            (done.stale, "stale groups stay without credit"),
+        ):
+            if count:
+                click.echo(f"{count} {what}")
         if (found := diagnosis_by(done.causes)).is_nothing:
             click.echo(str(found))
         if out is not None:
@@ -200,23 +201,6 @@ class CreditTotals:
     stale: int = 0
     steps: list[str | None] = field(default_factory=list["str | None"])
     """First weight version of each training step, for an estimator that compares steps."""
-
-
-def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> CreditTotals:
-    done = CreditTotals()
-    if recorder is not None:
-        recorder.explain(read_contents(record).origins)
-    for path, number, old, new in _recompute(record, credit, done):
-        try:
-            new = _choose_group(old, new, done)
-        except CreditError as error:
-            raise CreditError(f"{path}, line {number}: {error}") from error
-        if not new.group.is_evaluation:
-            done.causes[cause_of(new)] += 1
-            done.rescued += new.status == "ok" != old.status
-        if recorder is not None:
-            recorder.append(with_contents(new, path))
-    return done
 
 
 def _recompute(
@@ -252,32 +236,25 @@ def _can_be_credited(old: CreditedGroup) -> bool:
 def _choose_group(old: CreditedGroup, new: CreditedGroup, done: CreditTotals) -> CreditedGroup:
     if old.status == "failed":
         done.failed += new.status == "failed"
-        return old if new.status == "failed" else new
-    if new.status == "failed":
-        raise CreditError(new.reason or "")
-    if new.group.stale is not None:
+        new = old if new.status == "failed" else new
+    elif new.group.stale is not None:
         done.stale += 1
     else:
+        left = {trajectory.sibling for trajectory in new.group.trajectories}
         done.before.add(old.estimator)
-        done.pairs.append((_advantages_of_kept(old, new), _of_acts(new.group.trajectories, new.advantages)))
+        done.pairs.append((_of_acts(old, left), _of_acts(new, left)))
+    if not new.group.is_evaluation:
+        done.causes[cause_of(new)] += 1
+        done.rescued += new.status == "ok" != old.status
     return new
 
 
-def _advantages_of_kept(old: CreditedGroup, new: CreditedGroup) -> Advantages:
-    left = {trajectory.sibling for trajectory in new.group.trajectories}
-    before = _of_acts(old.group.trajectories, old.advantages)
-    return [
-        row
-        for trajectory, row in zip(old.group.trajectories, before, strict=True)
-        if trajectory.sibling in left
-    ]
-
-
-def _of_acts(trajectories: Sequence[Trajectory], advantages: Sequence[Sequence[float]]) -> Advantages:
-    """Select the acts: a summary's advantage follows from those of its acts."""
+def _of_acts(credited: CreditedGroup, siblings: Container[int]) -> Advantages:
+    """Return these siblings' advantages of turns that act; those of summaries follow from them."""
     return [
         [value for value, turn in zip(row, trajectory.turns, strict=True) if turn.kind == "act"]
-        for trajectory, row in zip(trajectories, advantages, strict=True)
+        for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True)
+        if trajectory.sibling in siblings
     ]
 
 
@@ -328,17 +305,13 @@ def _show_estimator(console: Console, spec: EstimatorSpec) -> None:
         if text:
             facts.add_row(Text(title), Text(text))
     console.print(Padding(facts, (0, 0, 0, 2)))
-    if spec.parameters:
-        console.print(Padding(_parameters(spec.parameters), (0, 0, 0, 2)))
-    console.print()
-
-
-def _parameters(parameters: tuple[Parameter, ...]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("parameter", "default", "possible", "meaning"):
         table.add_column(Text(title, style="underline"), overflow="fold")
-    for parameter in parameters:
-        default = parameter.default
-        shown = str(default).lower() if isinstance(default, bool) or default is None else str(default)
-        table.add_row(parameter.name, shown, parameter.possible, Text(parameter.description))
-    return table
+    for each in spec.parameters:
+        is_word = isinstance(each.default, bool) or each.default is None
+        default = str(each.default).lower() if is_word else str(each.default)
+        table.add_row(each.name, default, each.possible, Text(each.description))
+    if spec.parameters:
+        console.print(Padding(table, (0, 0, 0, 2)))
+    console.print()

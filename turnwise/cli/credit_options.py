@@ -13,8 +13,8 @@ from environments.credit import (
     credited_batch,
     describe,
     missing_outcome_of,
+    read_params,
     recorded_params,
-    resolve,
 )
 from environments.credit.estimator_registry import Value
 from environments.run.loading import load
@@ -59,6 +59,22 @@ class CreditOptions:
         )
 
 
+def _load_code(_: click.Context, __: click.Parameter, code: str | None) -> str | None:
+    if code is not None:
+        load(code)
+    return code
+
+
+load_option = click.option(
+    "--load",
+    metavar="FILE",
+    help="A Python file or module that registers an estimator.",
+    callback=_load_code,
+    expose_value=False,
+    is_eager=True,
+)
+
+
 def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds the options, and passes `credit`: None without an estimator."""
     options = (
@@ -81,14 +97,7 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             show_default="refuse",
             help="Outcome of a rollout without one beside others: refuse, drop or a number.",
         ),
-        click.option(
-            "--load",
-            metavar="FILE",
-            help="A Python file or module that registers the estimator.",
-            callback=load_code,
-            expose_value=False,
-            is_eager=True,
-        ),
+        load_option,
     )
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +114,17 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             every = [*settings, *(f"{name}={text}" for name, text in short.items() if text is not None)]
             if estimator is None and (preset or every or missing):
                 raise UsageError("options of an estimator need one: --estimator NAME")
-            credit = None if estimator is None else _read(estimator, preset, every, missing)
+            if estimator is None:
+                return function(*args, credit=None, **rest)
+            texts: dict[str, Value] = {}
+            for setting in every:
+                name, equals, text = setting.partition("=")
+                if not equals:
+                    raise CreditError(f"--set takes NAME=VALUE, not {setting!r}")
+                texts[name] = text
+            params = read_params(estimator, preset, texts)
+            outcome = None if missing is None else missing_outcome_of(missing, "--missing-outcome")
+            credit = CreditOptions(estimator=estimator, preset=preset, params=params, missing_outcome=outcome)
             return function(*args, credit=credit, **rest)
 
         given: Callable[..., Any] = command
@@ -114,22 +133,3 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
         return given
 
     return decorate
-
-
-def load_code(_: click.Context, __: click.Parameter, code: str | None) -> str | None:
-    if code is not None:
-        load(code)
-    return code
-
-
-def _read(estimator: str, preset: str | None, settings: Sequence[str], missing: str | None) -> CreditOptions:
-    spec = describe(estimator)
-    params: dict[str, Value] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise CreditError(f"--set takes NAME=VALUE, not {setting!r}")
-        params[name] = spec.parameter(name).read(text, estimator)
-    resolve(estimator, preset=preset, **params)
-    outcome = None if missing is None else missing_outcome_of(missing, "--missing-outcome")
-    return CreditOptions(estimator=estimator, preset=preset, params=params, missing_outcome=outcome)

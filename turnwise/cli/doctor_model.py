@@ -4,8 +4,6 @@ import asyncio
 import json
 import logging
 import shlex
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import click
 
@@ -28,7 +26,7 @@ from turnwise.lab.model_check import CheckedModel, ModelCheck, Verdict, check_mo
 _STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}
 _FLAGS = "turnwise.doctor.flags"
 _SECRETS = frozenset({"api_key", "proxy"})
-_DECIDED = frozenset({"base_url", "model_name", "server_type", "family", "context_tokens"})
+_DECIDED = frozenset({"base_url", "model_name", "server_type", "family"})
 
 
 class _WithSettings(click.Command):
@@ -93,38 +91,30 @@ async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
         proxy=given.proxy,
         key_name=given.api_key_env or "",
     )
+    logger = logging.getLogger("environments.policy")
     try:
         model = await check_server(server, given.model_name)
         tokenizer = None if config.tokenizer_name == EMBEDDED else load_tokenizer(config.tokenizer_name)
         renderer, why_not = _load_renderer(given, model, config.tokenizer_name)
-        click.echo(f"asking {one_line(model)}", err=True)
+        click.echo(
+            f"asking {one_line(model)} for about ten replies, of up to 1,024 tokens and "
+            f"{config.request_timeout_s:g} s (--env.request_timeout_s)",
+            err=True,
+        )
         checked = CheckedModel(
             server=server,
             model=model,
-            family=given.family,
+            settings=given,
             renderer=renderer,
             no_renderer=why_not,
             tokenizer=tokenizer,
             tokenizer_name=config.tokenizer_name,
-            context_tokens=given.context_tokens,
-            tools_in_prompt=given.tools == "prompt",
-            extra_body=given.extra_body,
         )
-        with _quiet_policies():
-            return await check_model(checked), _own_flags(settings.servers[0])
-    finally:
-        await server.aclose()
-
-
-@contextmanager
-def _quiet_policies() -> Generator[None]:
-    """Mute the warnings of policies, which are findings here."""
-    logger = logging.getLogger("environments.policy")
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
+        logger.setLevel(logging.ERROR)  # warnings of policies are findings here
+        return await check_model(checked), _own_flags(settings.servers[0])
     finally:
         logger.setLevel(logging.NOTSET)
+        await server.aclose()
 
 
 def _load_renderer(given: ServerConfig, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:

@@ -77,7 +77,13 @@ def command(
     find_backend(backend)
     given = {name: value for name, value in options.items() if value is not None}
     target = Target(backend=backend, options=given, limits=SandboxLimits(network=network))
-    checks = _choose_checks(only)
+    checks = all_checks()
+    names = [each.name for each in checks]
+    for name in only:
+        if name not in names:
+            meant = did_you_mean(name, names)
+            raise ConfigError(f"no check {name!r}{meant}; `turnwise doctor sandbox` runs and names all")
+    checks = [each for each in checks if not only or each.name in only]
     return asyncio.run(_check(target, checks, crowd, as_json))
 
 
@@ -95,32 +101,17 @@ def _show_entries(entries: Sequence[SandboxEntry], *, removed: bool, as_json: bo
     click.echo(f"{len(entries)} {total}")
 
 
-def _choose_checks(only: Sequence[str]) -> list[Check]:
-    checks = all_checks()
-    names = [each.name for each in checks]
-    for name in only:
-        if name not in names:
-            meant = did_you_mean(name, names)
-            raise ConfigError(f"no check {name!r}{meant}; `turnwise doctor sandbox` runs and names all")
-    return [each for each in checks if not only or each.name in only]
-
-
-async def _open_once(target: Target) -> None:
-    """Raise UsageError if the options do not permit any sandbox, instead of failing every check."""
-    try:
-        async with asyncio.timeout(_OPENS_WITHIN_S), target.open():
-            pass
-    except UsageError:
-        raise
-    except Exception:  # noqa: BLE001  # the checks report it
-        return
-
-
 async def _check(target: Target, checks: Sequence[Check], crowd: int, as_json: bool) -> int:
     counts = Counter[str]()
     image: str | None = target.options.get("image")
     await prepare_sandboxes(target.backend, image=image, progress=partial(click.echo, err=True))
-    await _open_once(target)
+    try:
+        async with asyncio.timeout(_OPENS_WITHIN_S), target.open():
+            pass
+    except UsageError:  # the options permit no sandbox, so that every check would fail
+        raise
+    except Exception:  # noqa: BLE001, S110  # the checks report it
+        pass
     async for result in run_checks(target, checks, crowd=crowd):
         counts[result.status] += 1
         if as_json:

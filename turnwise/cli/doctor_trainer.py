@@ -67,7 +67,14 @@ def begin(folder: Path, api_url: str | None, api_token: str, score_divisor: str,
     """Write the canary model and the canaries into FOLDER; serve them until a trainer has fetched them."""
     if (api_url is None) != (request["view"] is None):
         raise click.UsageError("--api and --view belong together")
-    probe = begin_probe(folder, ProbeRequest(divisor=_parse_divisor(score_divisor), **request))
+    divisor: Divisor = "own_length"
+    if score_divisor != "own_length":
+        if not score_divisor.isascii() or not score_divisor.isdigit() or int(score_divisor) == 0:
+            raise ConfigError(
+                f"--score-divisor is a whole number above 0, or own_length, not {score_divisor!r}"
+            )
+        divisor = int(score_divisor)
+    probe = begin_probe(folder, ProbeRequest(divisor=divisor, **request))
     click.echo(
         f"train {probe.model} for exactly one step, learning rate {probe.lr:g}, float32, no warm-up, no "
         f"dropout; then save it: after plain SGD the weights, after Adam the optimizer's state as well"
@@ -107,27 +114,15 @@ def step(function: str, lr: float, *, is_gradient: bool, as_json: bool) -> int:
     That is the model, its state dict, a checkpoint's path, or the optimizer where it is Adam.
     FUNCTION is path/to/file.py:name or package.module:name; see docs/trainers.md.
     """
-    return _exit_code(probe_trainer(_load_function(function), lr=lr, is_gradient=is_gradient), as_json)
+    source, _, name = function.rpartition(":")
+    if not source:
+        raise ConfigError(f"{function!r} names no function; give path/to/file.py:name or package.module:name")
+    found: Callable[[Probe], Any] | None = getattr(load(source), name, None)
+    if not callable(found):
+        raise ConfigError(f"{source} has no function {name!r}")
+    return _exit_code(probe_trainer(found, lr=lr, is_gradient=is_gradient), as_json)
 
 
 def _exit_code(verdict: StepVerdict, as_json: bool) -> int:
     click.echo(json.dumps(asdict(verdict)) if as_json else str(verdict))
     return 0 if verdict.exact else _WRONG_EXIT
-
-
-def _load_function(given: str) -> Callable[[Probe], Any]:
-    source, _, name = given.rpartition(":")
-    if not source:
-        raise ConfigError(f"{given!r} names no function; give path/to/file.py:name or package.module:name")
-    function = getattr(load(source), name, None)
-    if not callable(function):
-        raise ConfigError(f"{source} has no function {name!r}")
-    return function
-
-
-def _parse_divisor(text: str) -> Divisor:
-    if text == "own_length":
-        return "own_length"
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise ConfigError(f"--score-divisor is a whole number above 0, or own_length, not {text!r}")
-    return int(text)

@@ -11,13 +11,14 @@ from environments.run.evaluation import compare_sides, print_comparison, read_si
 from environments.run.evaluation_run import METRICS, evaluate, evaluation_folder
 from environments.run.open_run import RunOptions
 from environments.run.worker_pool import run_whole
-from turnwise.cli.env_command import EnvCall, EnvCommand
+from turnwise.cli.env_command import EnvCall, EnvCommand, with_setting_options
 from turnwise.cli.process import open_source_of, worker_options
 
 
+@with_setting_options
 @click.command("evaluate", cls=EnvCommand)
 @click.option("--name", metavar="NAME", help="The folder is runs/ENV/eval-NAME [default].")
-@click.option("--out", metavar="DIR", help="Another folder instead; --env.data_dir_to_save_evals.")
+@click.option("-o", "--out", metavar="DIR", help="Another folder instead; --env.data_dir_to_save_evals.")
 @click.option("--fresh", is_flag=True, help="Start over: what is there is put aside.")
 @click.option("--accept", is_flag=True, help="Go on although the experiment has changed.")
 @worker_options

@@ -82,7 +82,7 @@ def command(records: Sequence[Path], out: Path, **options: Any) -> None:
 
 
 def _write_lines(record: Record, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:
-    skipped = ("failed",) if view == TEXT else ("failed", "no_credit")
+    skipped = ("failed",) if view == TEXT else ("failed", "no_credit", "alone")
     scaling = (given.get("score_divisor", TOKENS_PER_TURN), given.get("prefix_weighting", "once"))
     groups, left_out, notes = 0, Counter[str](), Counter[str]()
     with LineFile(unfinished) as file:

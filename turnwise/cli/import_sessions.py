@@ -1,5 +1,6 @@
 """`turnwise import`: makes a record of logged conversations with votes and outcomes."""
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,12 @@ def command(
     openings are a group. A session without siblings has no advantage, unless with --baseline none.
     """
     started = monotonic()
-    env = _check_name(sessions.stem if name is None else name)
+    env = sessions.stem if name is None else name
+    is_name = False
+    with suppress(DatasetError):
+        is_name = bool(check_id(env))
+    if not is_name:
+        raise ConfigError(f"--name is {env!r:.100}; give UTF-8 text")
     scale = _make_scale(**votes)
     renderer = ChatMLRenderer.load(tokenizer)
     with (
@@ -56,7 +62,11 @@ def command(
         new_record(out, doing="import") as recorder,
         open_sessions(sessions, scale) as logged,
     ):
-        _refuse_unused_fields(logged, sessions, **votes)
+        vote, outcome = votes["vote_field"], votes["outcome_field"]
+        if vote is not None and not logged.votes:
+            raise DatasetError(f"{sessions}: no assistant message has a vote in {vote!r} (--vote-field)")
+        if outcome is not None and not logged.outcomes:
+            raise DatasetError(f"{sessions}: no session has an outcome in {outcome!r} (--outcome-field)")
         origin = RunOrigin(
             env=env,
             policy="logged",
@@ -77,36 +87,16 @@ def command(
     return FAILED if summary.groups["failed"] == summary.done else 0
 
 
-def _check_name(given: str) -> str:
-    try:
-        if check_id(given):
-            return given
-    except DatasetError:
-        pass
-    raise ConfigError(f"--name is {given!r:.100}; give UTF-8 text")
-
-
 def _make_scale(
     *, vote_field: str | None, outcome_field: str | None, upvote: float, downvote: float
 ) -> Scale:
     for name, worth in (("upvote", upvote), ("downvote", downvote)):
         if not abs(worth) <= LARGEST_REWARD:
             raise ConfigError(f"--{name} is {worth}; numbers up to {LARGEST_REWARD:g} are possible")
-    own = Scale(upvote=upvote, downvote=downvote)
-    return replace(
-        own,
-        vote_fields=own.vote_fields if vote_field is None else (vote_field,),
-        outcome_field=own.outcome_field if outcome_field is None else outcome_field,
-    )
-
-
-def _refuse_unused_fields(
-    logged: SessionFile, path: Path, *, vote_field: str | None, outcome_field: str | None, **_: float
-) -> None:
-    if vote_field is not None and not logged.votes:
-        raise DatasetError(f"{path}: no assistant message has a vote in {vote_field!r} (--vote-field)")
-    if outcome_field is not None and not logged.outcomes:
-        raise DatasetError(f"{path}: no session has an outcome in {outcome_field!r} (--outcome-field)")
+    scale = Scale(upvote=upvote, downvote=downvote)
+    if vote_field is not None:
+        scale = replace(scale, vote_fields=(vote_field,))
+    return scale if outcome_field is None else replace(scale, outcome_field=outcome_field)
 
 
 def _report(console: Console, summary: Summary, logged: SessionFile, out: Path, seconds: float) -> None:

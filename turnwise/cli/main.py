@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,133 +25,102 @@ from environments.run.console_streams import (
     robust_console,
 )
 from tools.errors import TurnwiseError, UsageError
+from tools.extras import OWN_FOLDERS
 from tools.plain_text import did_you_mean, without_credentials
 
 FAILED_EXIT = 1
 USAGE_EXIT = 2
+COMPLETE = "_TURNWISE_COMPLETE"
+"""Set by click's completion script when the shell asks for completions."""
 _DESCRIPTORS = 65_536
 _STDOUT = 1
 
 
 class LazyCommand(NamedTuple):
-    target: str
-    """`module:name` of a `click.Command`."""
+    module: str
+    """A module of `turnwise.cli`; `module:name` if its `click.Command` is not named `command`."""
     help: str
-    group: str = "Commands"
-    runs_env: bool = False
-    commands: Mapping[str, Any] = {}
-    """The commands of a group, which has no target."""
+    group: str
+    runs_env: bool
 
     def load(self) -> click.Command:
         """Import the command, without collecting garbage in its modules: that takes a seventh of a start."""
-        if self.commands:
-            return LazyGroup(self.commands, help=self.help, no_args_is_help=True)
-        module, _, name = self.target.partition(":")
+        if not self.module:
+            return LazyGroup(_DOCTOR, help=self.help)
+        module, _, name = self.module.partition(":")
         collects = gc.isenabled()
         gc.disable()
         try:
-            return getattr(importlib.import_module(module), name)
+            return getattr(importlib.import_module(f"turnwise.cli.{module}"), name or "command")
         finally:
             gc.freeze()
             if collects:
                 gc.enable()
 
 
-DOCTOR: Mapping[str, LazyCommand] = {
-    "model": LazyCommand(
-        "turnwise.cli.doctor_model:command",
-        "Find out what a model server gives: token ids, logprobs, tool calls, and what to set.",
-    ),
-    "trainer": LazyCommand(
-        "turnwise.cli.doctor_trainer:command",
-        "Find out whether your trainer takes the gradient of per-turn credit.",
-    ),
-    "sandbox": LazyCommand(
-        "turnwise.cli.doctor_sandbox:command", "Prove a sandbox backend, list sandboxes, remove orphans."
-    ),
+_TABLE: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "First steps": {
+        "new": ("new:new_command", "Make a folder with an environment that runs: code, data, test, README."),
+        "check": ("check_env", "Find out whether an environment is right, without a model."),
+        "list": (
+            "new:list_command",
+            "Name the environments: those that are shipped, and those of installed packages.",
+        ),
+    },
+    "Run": {
+        "process": ("process:process_command", "Roll out an environment's items into a rollout JSONL."),
+        "evaluate": (
+            "evaluate:evaluate_command",
+            "Run the evaluation items several times each and report score and pass@k.",
+        ),
+        "serve": (
+            "process:serve_command",
+            "Roll out for ever and feed a trainer behind an Atropos trajectory API.",
+        ),
+        "mock-model": ("mock_model", "Serve an environment's scripted agent as an OpenAI-compatible model."),
+        "smol": (
+            "smol",
+            "Serve a small language model from a GGUF on this machine, and print the flags to use.",
+        ),
+    },
+    "Look": {
+        "view": ("view", "Show a rollout JSONL or a run: one HTML file, or --text in the terminal."),
+        "runs": ("runs", "List what has been run: groups, score, fingerprint, finished or not."),
+        "compare": ("evaluate:compare_command", "Put two runs, evaluations or records side by side."),
+    },
+    "Credit": {
+        "credit": ("credit", "List the estimators; compute a record's credit, or its rewards, anew."),
+    },
+    "Records": {
+        "export": (
+            "export",
+            "Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
+        ),
+        "import": (
+            "import_sessions",
+            "Make a rollout JSONL of logged conversations with votes and outcomes.",
+        ),
+    },
+    "Examine": {
+        "doctor": ("", "Examine a model server, a trainer or the sandboxes of this machine."),
+    },
+    "Commands": {  # of doctor
+        "model": (
+            "doctor_model",
+            "Find out what a model server gives: token ids, logprobs, tool calls, and what to set.",
+        ),
+        "trainer": ("doctor_trainer", "Find out whether your trainer takes the gradient of per-turn credit."),
+        "sandbox": ("doctor_sandbox", "Prove a sandbox backend, list sandboxes, remove orphans."),
+    },
 }
-COMMANDS: Mapping[str, LazyCommand] = {
-    "new": LazyCommand(
-        "turnwise.cli.new:new_command",
-        "Make a folder with an environment that runs: code, data, test, README.",
-        "First steps",
-    ),
-    "check": LazyCommand(
-        "turnwise.cli.check_env:command",
-        "Find out whether an environment is right, without a model.",
-        "First steps",
-        runs_env=True,
-    ),
-    "list": LazyCommand(
-        "turnwise.cli.new:list_command",
-        "Name the environments: those that are shipped, and those of installed packages.",
-        "First steps",
-    ),
-    "process": LazyCommand(
-        "turnwise.cli.process:process_command",
-        "Roll out an environment's items into a rollout JSONL.",
-        "Run",
-        runs_env=True,
-    ),
-    "evaluate": LazyCommand(
-        "turnwise.cli.evaluate:evaluate_command",
-        "Run the evaluation items several times each and report score and pass@k.",
-        "Run",
-        runs_env=True,
-    ),
-    "serve": LazyCommand(
-        "turnwise.cli.process:serve_command",
-        "Roll out for ever and feed a trainer behind an Atropos trajectory API.",
-        "Run",
-        runs_env=True,
-    ),
-    "mock-model": LazyCommand(
-        "turnwise.cli.mock_model:command",
-        "Serve an environment's scripted agent as an OpenAI-compatible model.",
-        "Run",
-        runs_env=True,
-    ),
-    "smol": LazyCommand(
-        "turnwise.cli.smol:command",
-        "Serve a small language model from a GGUF on this machine, and print the flags to use.",
-        "Run",
-    ),
-    "view": LazyCommand(
-        "turnwise.cli.view:command",
-        "Show a rollout JSONL or a run: one HTML file, or --text in the terminal.",
-        "Look",
-    ),
-    "runs": LazyCommand(
-        "turnwise.cli.runs:command",
-        "List what has been run: groups, score, fingerprint, finished or not.",
-        "Look",
-    ),
-    "compare": LazyCommand(
-        "turnwise.cli.evaluate:compare_command", "Put two runs, evaluations or records side by side.", "Look"
-    ),
-    "credit": LazyCommand(
-        "turnwise.cli.credit:command",
-        "List the estimators; compute a record's credit, or its rewards, anew.",
-        "Credit",
-        runs_env=True,
-    ),
-    "export": LazyCommand(
-        "turnwise.cli.export:command",
-        "Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
-        "Records",
-    ),
-    "import": LazyCommand(
-        "turnwise.cli.import_sessions:command",
-        "Make a rollout JSONL of logged conversations with votes and outcomes.",
-        "Records",
-    ),
-    "doctor": LazyCommand(
-        "",
-        "Examine a model server, a trainer or the sandboxes of this machine.",
-        "Examine",
-        commands=DOCTOR,
-    ),
+_OF_ENV = frozenset({"check", "process", "evaluate", "serve", "mock-model", "credit"})
+_EVERY = {
+    name: LazyCommand(module, text, group, name in _OF_ENV)
+    for group, commands in _TABLE.items()
+    for name, (module, text) in commands.items()
 }
+_DOCTOR = {name: command for name, command in _EVERY.items() if command.group == "Commands"}
+COMMANDS = {name: command for name, command in _EVERY.items() if name not in _DOCTOR}
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
@@ -160,7 +130,7 @@ class OutputError(TurnwiseError):
 
 class LazyGroup(click.Group):
     def __init__(self, lazy: Mapping[str, LazyCommand], **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(no_args_is_help=True, **options)
         self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -186,12 +156,13 @@ class LazyGroup(click.Group):
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    group = LazyGroup(
-        COMMANDS,
-        name="turnwise",
-        help="Agent environments for reinforcement learning with correct per-turn credit.",
-        no_args_is_help=True,
-    )
+    purpose = "Agent environments for reinforcement learning with correct per-turn credit."
+    group = LazyGroup(COMMANDS, name="turnwise", help=purpose)
+    click.version_option(package_name="turnwise", message="%(prog)s %(version)s")(group)
+    if (instruction := os.environ.get(COMPLETE)) is not None:
+        from click.shell_completion import shell_complete  # noqa: PLC0415  # rarely needed
+
+        return shell_complete(group, {}, "turnwise", COMPLETE, instruction)
     return _run(group, args, prog_name="turnwise", env_cls=None)
 
 
@@ -199,8 +170,7 @@ def main_for(env_cls: type, args: Sequence[str] | None = None) -> NoReturn:
     """Run the commands of one environment, as `python my_env.py process …` does, and end the process."""
     of_env = {name: command for name, command in COMMANDS.items() if command.runs_env}
     first_line = (env_cls.__doc__ or "").strip().partition("\n")[0]
-    group = LazyGroup(of_env, help=first_line, no_args_is_help=True)
-    leave(_run(group, args, prog_name=None, env_cls=env_cls))
+    leave(_run(LazyGroup(of_env, help=first_line), args, prog_name=None, env_cls=env_cls))
 
 
 def leave(code: int) -> NoReturn:
@@ -214,6 +184,7 @@ def _run(
     group: click.Group, args: Sequence[str] | None, *, prog_name: str | None, env_cls: type | None
 ) -> int:
     _use_more_descriptors()
+    warnings.showwarning = _show_warning
     open_closed_descriptors()
     given = sys.argv[1:] if args is None else list(args)
     try:
@@ -247,6 +218,25 @@ def _use_more_descriptors() -> None:
         # macOS has a lower limit that it does not report.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object
+) -> None:
+    """Show a forgotten `await` in one line, once; where it raised an error, that has said it."""
+    text = f"{Path(filename).name}:{lineno}: {message}"
+    if "was never awaited" not in text:
+        text = warnings.formatwarning(message, category, filename, lineno).rstrip()
+    elif filename.startswith(OWN_FOLDERS):
+        return
+    else:
+        text += "; is `await` missing?"
+    if text not in _SHOWN_WARNINGS:
+        _SHOWN_WARNINGS.add(text)
+        click.echo(text, err=True)
+
+
+_SHOWN_WARNINGS: set[str] = set()
 
 
 def exit_code_of(error: BaseException) -> int:

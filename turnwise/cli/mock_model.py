@@ -45,10 +45,10 @@ Opening = tuple[tuple[str, str], ...]
 @click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
 @click.option(
     "--kind",
-    type=click.Choice(["plain", "vllm", "sglang"]),
+    type=click.Choice(["plain", "vllm", "sglang", "llama.cpp"]),
     default="plain",
     show_default=True,
-    help="vllm, sglang: it says that it is one, and takes token ids where they do.",
+    help="vllm, sglang, llama.cpp: it says that it is one, and takes token ids where they do.",
 )
 def command(call: EnvCall, host: str, port: int, *, model: str, role: str, kind: "ServerKind") -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.

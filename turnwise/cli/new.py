@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from environments.run.loading import SHIPPED, InstalledEnvironment, installed_environments
+from environments.run.loading import SHIPPED, installed_environments
 from tools.errors import ConfigError
 from tools.extras import OWN_PACKAGES
 from tools.plain_text import one_line
@@ -23,6 +23,7 @@ KINDS: Mapping[str, str] = {
     "scalar": "Answer a question with a calculator; one reward at the end.",
     "chat": "Help a customer in a chat; a question that brings out a fact earns a turn reward.",
     "game": "Find a secret number; each guess earns the information that it gave.",
+    "sql": "Answer a question from a database; the query that finds the answer earns a turn reward.",
     "judge": "Write a slogan in two drafts; a judge scores each of them.",
     "agent": "Count boxes with an agent that owns its loop; each shelf that it counts earns a turn reward.",
 }
@@ -39,8 +40,8 @@ _LONGEST = 60
     default="turns",
     show_default=True,
     help="turns: tools, a sandbox and a reward for every turn. scalar: one reward at the end. chat: a "
-    "simulated user answers. game: a world with a state. judge: a second model scores. agent: an agent "
-    "that owns its loop is recorded.",
+    "simulated user answers. game: a world with a state. sql: a tool of its own on a database. judge: a "
+    "second model scores. agent: an agent that owns its loop is recorded.",
 )
 def new_command(name: str, kind: str) -> None:
     """Make a folder NAME with an environment that runs: code, data, test and README.
@@ -68,17 +69,14 @@ def list_command() -> None:
         click.echo(f"{name:<{width}}  {description}")
     times = Counter(each.name for each in installed)
     for name, each in zip(names, installed, strict=True):
-        click.echo(f"{name:<{width}}  {_describe(each, times[each.name])}")
-
-
-def _describe(environment: InstalledEnvironment, packages: int) -> str:
-    of = f"[{one_line(environment.package)}]"
-    target = one_line(environment.target)
-    if environment.name in SHIPPED:
-        return f"{of} hidden by the shipped one of that name; give {target}"
-    if packages > 1:
-        return f"{of} one of {packages} packages that have this name; give {target}"
-    return f"{one_line(environment.summary)} {of}".strip()
+        of, instead = f"[{one_line(each.package)}]", f"give {one_line(each.target)}"
+        if each.name in SHIPPED:
+            text = f"{of} hidden by the shipped one of that name; {instead}"
+        elif times[each.name] > 1:
+            text = f"{of} one of {times[each.name]} packages that have this name; {instead}"
+        else:
+            text = f"{one_line(each.summary)} {of}".strip()
+        click.echo(f"{name:<{width}}  {text}")
 
 
 def make_environment(folder: Path, kind: str) -> list[Path]:

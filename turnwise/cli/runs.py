@@ -1,7 +1,10 @@
 """`turnwise runs`: lists the runs of a folder, newest first."""
 
+import io
 import json
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -10,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from environments.record.run_folder import RUNS
-from environments.run.console_streams import robust_console
 from environments.run.run_list import ListedRun, list_runs
 from tools.errors import UsageError
+from tools.plain_text import decimals
 
 _FINGERPRINT_DIGITS = 8
 _WIDEST = 2_000
@@ -35,37 +38,30 @@ def command(folder: Path | None, as_json: bool) -> None:
         click.echo("[]" if as_json else f"no runs in {below}/")
         return
     runs = list_runs(below)
-    with robust_console():
-        if as_json:
-            click.echo(json.dumps([run.values() for run in runs], indent=2))
-        elif not runs:
-            click.echo(f"no runs in {below}/")
-        else:
-            show_runs(Console(highlight=False), runs)
+    if as_json:
+        click.echo(json.dumps([asdict(run) for run in runs], indent=2))
+    elif not runs:
+        click.echo(f"no runs in {below}/")
+    else:
+        show_runs(runs)
 
 
-def show_runs(console: Console, runs: Sequence[ListedRun]) -> None:
+def show_runs(runs: Sequence[ListedRun]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name may be no text of the console
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportUnknownMemberType]  # TextIO
+    console = Console(highlight=False)
     evaluated = any(run.pass_at_1 is not None for run in runs)
     table = Table(box=None, pad_edge=False)
-    for title in ("run", "started", "state", "groups", "failed", "score"):
-        is_number = title in ("groups", "failed", "score")
-        table.add_column(title, justify="right" if is_number else "left", no_wrap=True)
-    if evaluated:
-        table.add_column("pass@1", justify="right", no_wrap=True)
-    for title in ("of", "policy", ""):
-        table.add_column(title, no_wrap=title == "of")
+    numbers = ("groups", "failed", "score", *(["pass@1"] if evaluated else []))
+    for title in ("run", "started", "state", *numbers, "of", "policy", ""):
+        justify = "right" if title in numbers else "left"
+        table.add_column(title, justify=justify, no_wrap=title not in ("policy", ""))
     for run in runs:
-        done = _format(run.done) + ("" if run.planned is None else f"/{run.planned}")
-        cells = [f"{run.env}/{run.name}", run.started[:_TO_MINUTES], run.state, done]
-        cells += [_format(run.failed), _format(run.score), *([_format(run.pass_at_1)] if evaluated else [])]
-        cells += [(run.fingerprint or "-")[:_FINGERPRINT_DIGITS], run.policy or "-", run.note]
-        table.add_row(*map(Text, cells))
+        done = f"{'-' if run.done is None else run.done}{'' if run.planned is None else f'/{run.planned}'}"
+        cells = [f"{run.env}/{run.name}", run.started[:_TO_MINUTES], run.state, done, run.failed]
+        cells += [decimals(run.score), *([decimals(run.pass_at_1)] if evaluated else [])]
+        cells += [run.fingerprint and run.fingerprint[:_FINGERPRINT_DIGITS], run.policy, run.note]
+        table.add_row(*(Text("-" if each is None else str(each)) for each in cells))
     if not console.is_terminal:  # lines of a pipe are whole, however long
         console.width = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
     console.print(table)
-
-
-def _format(number: float | None) -> str:
-    if number is None:
-        return "-"
-    return str(number) if isinstance(number, int) else f"{number:.3f}"

@@ -17,6 +17,7 @@ from environments.config import (
     AgentEnvConfig,
     JudgeConfig,
     ModelServerConfig,
+    ReferenceConfig,
     SecondModelConfig,
     Section,
     ServerConfig,
@@ -30,13 +31,16 @@ from environments.credit import describe
 from tools.errors import ConfigError
 from tools.plain_text import nearest
 
-SECOND_MODELS: tuple[type[SecondModelConfig], ...] = (JudgeConfig, UserConfig, SummariserConfig)
+SECOND_MODELS: tuple[type[SecondModelConfig], ...] = (
+    JudgeConfig, UserConfig, SummariserConfig, ReferenceConfig,
+)  # fmt: skip
 SECTIONS: Mapping[str, tuple[type[Section], str]] = {
     "env": (AgentEnvConfig, ""),
     "openai": (ServerConfig, "Model server"),
     "judge": (JudgeConfig, "Model server of the judge"),
     "user": (UserConfig, "Model server of the simulated user"),
     "summariser": (SummariserConfig, "Model server of the summariser"),
+    "reference": (ReferenceConfig, "Model server of the reference"),
 }
 FLAGS = ", ".join(f"--{name}.NAME" for name in SECTIONS)
 _ATROPOS_SWITCHES = ("slurm", "testing")
@@ -191,8 +195,10 @@ def merge_settings(
     return Settings(env=config, servers=[each.with_values(flags) for each in policies], second=second)
 
 
-def settings_help(config: AgentEnvConfig, env: str, servers: Sequence[ModelServerConfig]) -> str:
-    """List every setting: the ten of a first run, the environment's own, then the others in groups."""
+def settings_help(
+    config: AgentEnvConfig, env: str, servers: Sequence[ModelServerConfig], *, every: bool
+) -> str:
+    """List the ten settings of a first run and the environment's own; if `every`, the others in groups."""
     first, own = "Settings that matter first", f"Settings of {env} alone"
     groups: dict[str, list[tuple[str, str]]] = {first: [], own: []}
     title = ""
@@ -206,8 +212,12 @@ def settings_help(config: AgentEnvConfig, env: str, servers: Sequence[ModelServe
             is_first = f"{section.section}.{name}" in FIRST
             groups.setdefault(first if is_first else place, []).append(section.help_line(name))
     groups[first].sort(key=lambda row: FIRST.index(row[0].removeprefix("--")))
-    parts = [_page(f"{title}:", "", rows) for title, rows in groups.items() if rows]
-    parts.append("--env.help NAME explains one in full, --openai.help NAME one of a model server.")
+    shown = groups if every else {title: groups[title] for title in (first, own)}
+    parts = [_page(f"{title}:", "", rows) for title, rows in shown.items() if rows]
+    parts.append(
+        "--env.help NAME explains one in full, such as group_size or openai.base_url"
+        + ("." if every else "; --help all lists all.")
+    )
     return "\n\n".join(parts)
 
 

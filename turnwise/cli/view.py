@@ -6,27 +6,26 @@ import os
 import sys
 import webbrowser
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
-from rich.console import Console
 
 from environments.record.recorder import Record, Records, groups_of, paths_of, records_at
 from environments.record.run_folder import RECORD, RUNS, RunFolder
 from environments.run.console_streams import robust_console
 from environments.run.run_list import ListedRun, list_runs
-from tools.errors import ConfigError, CreditError
+from tools.errors import ConfigError
 from tools.plain_text import count_noun
-from turnwise.cli.credit_options import load_code
+from turnwise.cli.credit_options import load_option
 from turnwise.cli.runs import show_runs
 from turnwise.lab.credit_report.report import credit_report
 from turnwise.viewer.page_server import LiveRecord, serve_page
 from turnwise.viewer.page_values import PageContent, TextCutter, TokenTexts
 from turnwise.viewer.record_page import write_record_page
-from turnwise.viewer.runs_page import write_runs_page
+from turnwise.viewer.runs_page import LiveRuns, write_runs_page
 from turnwise.viewer.text_view import item_lines, run_lines
 
 _MB = 1_000_000
@@ -52,6 +51,7 @@ _TERMINAL_CHARS = 4_000
     help="Show its advantages beside the recorded ones; may be given again.  [default: grpo, where "
     "turn_return was recorded]",
 )
+@click.option("--credit", is_flag=True, help="Add the report of `turnwise credit RECORD` to the file.")
 @click.option("--tokenizer", metavar="NAME", help="A folder or Hugging Face name, for the texts of tokens.")
 @click.option("--no-tokens", is_flag=True, help="Leave out tokens and their log-probabilities.")
 @click.option("--groups", metavar="LINES", help="Only these lines of the record, such as 1-20,35.")
@@ -64,14 +64,7 @@ _TERMINAL_CHARS = 4_000
 @click.option(
     "--max-size", type=click.IntRange(min=1), default=500, show_default=True, help="MB that it may become."
 )
-@click.option(
-    "--load",
-    metavar="FILE",
-    help="A Python file or module that registers an estimator.",
-    callback=load_code,
-    expose_value=False,
-    is_eager=True,
-)
+@load_option
 def command(records: Sequence[Path], **options: Any) -> None:
     """Show RECORD (a rollout JSONL, a run, a folder of runs) as an HTML file from disk, or as --text.
 
@@ -80,9 +73,11 @@ def command(records: Sequence[Path], **options: Any) -> None:
     all shards of a run.
     """
     _check(records, options)
-    if len(records) == 1 and (runs := _find_runs(records[0])):
-        _show_runs(records[0], runs, options)
-        return
+    if len(records) == 1 and records[0].is_dir():
+        is_run = any(os.path.lexists(RunFolder(place / records[0]).record) for place in (Path(), RUNS))
+        if runs := [] if is_run else list_runs(records[0]):
+            _show_runs(records[0], runs, options)
+            return
     if options["as_text"]:
         record, item, max_chars = records_at(records), options["item"], options["max_text"] or _TERMINAL_CHARS
         lines = run_lines(record) if item is None else item_lines(record, item, max_chars=max_chars)
@@ -115,7 +110,7 @@ def _check(records: Sequence[Path], options: Mapping[str, Any]) -> None:
     if (not records) != options["demo"]:
         raise ConfigError("give a RECORD to look at, or --demo, and not both")
     if options["serve"]:
-        given = [name for name in ("out", "groups") if options[name] is not None]
+        given = [name for name in ("out", "groups", "credit") if options[name]]
         if given:
             raise ConfigError(f"--{given[0]} is of a file, and --serve writes none")
     elif options["port"] is not None:
@@ -124,17 +119,15 @@ def _check(records: Sequence[Path], options: Mapping[str, Any]) -> None:
         raise ConfigError("--item is for --text")
 
 
-def _find_runs(folder: Path) -> list[ListedRun]:
-    is_run = any(os.path.lexists(RunFolder(place / folder).record) for place in (Path(), RUNS))
-    return [] if is_run or not folder.is_dir() else list_runs(folder)
-
-
 def _show_runs(folder: Path, runs: Sequence[ListedRun], options: Mapping[str, Any]) -> None:
-    one_run = ("serve", "item", "groups", "estimators", "tokenizer", "no_tokens", "max_text")
+    one_run = ("item", "groups", "estimators", "credit", "tokenizer", "no_tokens", "max_text")
     if given := [name for name in one_run if options[name]]:
         raise ConfigError(f"--{given[0].replace('_', '-')} is for one run; {folder} has {len(runs)}")
     if options["as_text"]:
-        show_runs(Console(highlight=False), runs)
+        show_runs(runs)
+        return
+    if options["serve"]:
+        asyncio.run(serve_page(LiveRuns(folder), options["port"] or 0, lambda url: _announce(url, options)))
         return
     page = options["out"] or folder / "runs.html"
     size = write_runs_page(folder, runs, page)
@@ -144,17 +137,13 @@ def _show_runs(folder: Path, runs: Sequence[ListedRun], options: Mapping[str, An
 def _write(record: Record, page: Path, content: PageContent, options: Mapping[str, Any]) -> None:
     if page.exists() and any(map(page.samefile, paths_of(record))):
         raise ConfigError(f"{page} is the record: give --out another file")
-    credit = None
-    if not options["no_tokens"]:
-        with suppress(CreditError):  # the record has no tokens, or too few items
-            credit = credit_report(groups_of(record))
     size = write_record_page(
         record,
         page,
         content,
         others=options["estimators"] or None,
         lines=_lines(options["groups"]),
-        credit=credit,
+        credit=credit_report(groups_of(record)) if options["credit"] else None,
         max_bytes=options["max_size"] * _MB,
     )
     groups, rollouts = count_noun(size.groups, "group"), count_noun(size.rollouts, "rollout")
@@ -172,7 +161,7 @@ def _report(page: Path, facts: str, options: Mapping[str, Any]) -> None:
 
 def _announce(url: str, options: Mapping[str, Any]) -> None:
     with robust_console():
-        click.echo(f"{url} shows the record as it grows; ^C ends")
+        click.echo(f"{url} shows what is recorded as it grows; ^C ends")
         if options["opens"]:
             _open(url)
 

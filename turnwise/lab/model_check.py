@@ -1,14 +1,16 @@
 """Checks of a model server by a short conversation through the policies of a run."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from tokenizers import Tokenizer
 
-from environments.policy.base import CompletionRequest
+from environments.config import ServerConfig
+from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.chat import ChatPolicy
+from environments.policy.inference.http_client import IncompleteError, NoAnswerError
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.server_kind import (
     TEXTS,
@@ -42,11 +44,13 @@ _MORE = Message(role="user", content="Thank you. Is that warm? Answer in one wor
 _LONG_WORDS = 8000
 _LONG = Message(role="user", content=f"{'many ' * _LONG_WORDS}\nWhat is the word above? Answer in one word.")
 _TRIES = 3
+_SHORT = 16
+"""Tokens of a reply whose text is not needed, so that a slow model answers soon."""
 _PARSER = (
     "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, SGLang with --tool-call-parser NAME"
 )
 _FORMAT = "another --openai.family or --env.tokenizer_name"
-_IDS = "Exact tokens, sent and given as ids: a row goes on from what was sampled."
+_IDS = "Exact tokens, sent and given as ids"
 _MESSAGES = "Exact tokens, asked by messages."
 _FORKS = " Rows fork: a trainer gets more rows, and more tokens, than were sampled."
 _TAKES_IDS = " It takes ids, too: with --tokenizer NAME of the model rows go on from what was sampled."
@@ -60,25 +64,12 @@ _TEXT = (
 class CheckedModel:
     server: ModelServer
     model: str
-    family: str | None = None
+    settings: ServerConfig = field(default_factory=ServerConfig)
     renderer: Renderer | None = None
     """The model's chat format and tokenizer; None if not named or not available."""
     no_renderer: str = ""
     tokenizer: Tokenizer | None = None
     tokenizer_name: str = "embedded"
-    context_tokens: int | None = None
-    tools_in_prompt: bool = False
-    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def chat(self) -> ChatPolicy:
-        return ChatPolicy(
-            server=self.server,
-            model=self.model,
-            renderer=ChatMLRenderer.embedded(),
-            extra_body=self.extra_body,
-            family=self.family,
-            tools_in_prompt=self.tools_in_prompt,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,30 +95,48 @@ async def check_model(checked: CheckedModel) -> ModelCheck:
     return await _Check(checked, await examine_server(checked.server, checked.model)).result()
 
 
+@dataclass(eq=False)
 class _Check:
-    def __init__(self, checked: CheckedModel, facts: ServerFacts) -> None:
-        self.checked = checked
-        self.facts = facts
-        self.findings: dict[str, Finding] = {}
-        self.wires: list[tuple[str, str]] = []
-        """(kind of server, name) of the wires that work."""
+    checked: CheckedModel
+    facts: ServerFacts
+    findings: dict[str, Finding] = field(default_factory=dict[str, Finding])
+    wires: list[tuple[str, str, str | None]] = field(default_factory=list[tuple[str, str, str | None]])
+    """Wires that work: kind of server, name, and the cause if rows fork."""
+    failure: str | None = None
+    """The error that ended the conversation early."""
 
     def add(self, name: str, verdict: Verdict, seen: str, advice: str = "") -> None:
         self.findings[name] = Finding(name=name, verdict=verdict, seen=seen, advice=advice)
 
     async def result(self) -> ModelCheck:
-        if self.facts.kind == "unknown":
-            self.add("server", "not seen", "it does not say what it is")
-        else:
-            self.add("server", "ok", f"{self.facts.kind} {self.facts.version or ''}".strip())
-        self._check_window()
-        policy = self.checked.chat()
+        known = self.facts.kind != "unknown"
+        seen = (
+            f"{self.facts.kind} {self.facts.version or ''}".strip() if known else "it does not say what it is"
+        )
+        self.add("server", "ok" if known else "not seen", seen)
+        given = self.checked.settings
+        window = given.context_tokens or self.facts.context_tokens
+        by = "--openai.context_tokens says" if given.context_tokens else "the server says"
+        seen = f"{window} tokens, as {by}" if window else "the server does not say how much its model takes"
+        advice = "--openai.context_tokens N, so that no turn is paid for that does not fit"
+        self.add("window", "ok" if window else "not seen", seen, advice)
+        policy = ChatPolicy(
+            server=self.checked.server,
+            model=self.checked.model,
+            renderer=ChatMLRenderer.embedded(),
+            temperature=given.temperature,
+            top_p=given.top_p,
+            extra_body=given.extra_body,
+            family=given.family,
+            tools_in_prompt=given.tools == "prompt",
+        )
         opening = await _ask(policy, _OPENING, tries=_TRIES)
         family = None if isinstance(opening, str) else _family_of_calls(opening.message)
         if family is not None:
-            policy = replace(self.checked, family=family).chat()
+            policy = replace(policy, family=family)
             opening = await _ask(policy, _OPENING, tries=_TRIES)
         if isinstance(opening, str):
+            self.failure = opening
             self.add("chat", "no", opening, "is it the right --model?" if "404" in opening else "")
         else:
             await self._check_tools(policy, opening)
@@ -146,14 +155,14 @@ class _Check:
         how += ["--openai.tools prompt"] if self._is_no("tools") else []
         ids_too = _TAKES_IDS if self._takes_ids else ""
         if self.wires and renderer is not None and not self._is_no("read alike"):
-            kind, wire = self.wires[0]
+            kind, wire, fork = self.wires[0]
             tokenizer = shlex.quote(checked.tokenizer_name)
             default = next(name for of, name in WIRES if of == kind)
             how = [f"--openai.server_type {kind if wire == default else f'{kind}_{wire}'}"]
             how += [f"--openai.family {renderer.name}", f"--env.tokenizer_name {tokenizer}"]
-            conclusion = _IDS
-        elif isinstance(opening, str):
-            tokens, conclusion = "none", f"It cannot be used: {opening}"
+            conclusion = f"{_IDS}{f'.{_FORKS}' if fork else ': a row goes on from what was sampled.'}"
+        elif self.failure is not None or isinstance(opening, str):
+            tokens, conclusion = "none", f"It cannot be used: {self.failure}"
         elif not opening.exact or opening.logprobs is None:
             tokens, conclusion = "text", f"{_TEXT}{ids_too}"
         else:
@@ -161,12 +170,11 @@ class _Check:
         # Quoted: the server chose the name, and users copy the line into a shell.
         where = [f"--openai.base_url {shlex.quote(checked.server.base_url)}"]
         where += [f"--openai.model_name {shlex.quote(one_line(checked.model))}"]
-        limit = [f"--openai.context_tokens {checked.context_tokens}"] if checked.context_tokens else []
         return ModelCheck(
             findings=tuple(self.findings.values()),
             tokens=tokens,
             conclusion=conclusion,
-            flags=() if tokens == "none" else (*where, *how, *limit),
+            flags=() if tokens == "none" else (*where, *how),
         )
 
     @property
@@ -176,31 +184,21 @@ class _Check:
     def _is_no(self, name: str) -> bool:
         return name in self.findings and self.findings[name].verdict == "no"
 
-    def _check_window(self) -> None:
-        window = self.checked.context_tokens or self.facts.context_tokens
-        if window is None:
-            advice = "--openai.context_tokens N, so that no turn is paid for that does not fit"
-            self.add("window", "not seen", "the server does not say how much its model takes", advice)
-        else:
-            by = "--openai.context_tokens says" if self.checked.context_tokens else "the server says"
-            self.add("window", "ok", f"{window} tokens, as {by}")
-
     async def _check_conversation(
         self, policy: ChatPolicy, opening: Completion, *, text_family: str | None
     ) -> None:
         self._check_tokens(opening)
-        turn = opening.message
-        results = [
-            Message(role="tool", content=f"{10 + index} °C, sunny", tool_call_id=call.id)
-            for index, call in enumerate(turn.tool_calls)
-        ]
-        history = [_OPENING, turn, *(results or [Message(role="user", content="Go on.")])]
-        answered = await _ask(policy, *history)
-        if opening.exact and isinstance(answered, str):
-            self.add("prefix", "not seen", answered)
-        elif opening.exact and not isinstance(answered, str):
-            later = await _ask(policy, *history, answered.message, _MORE)
-            self._check_prefix(opening, answered, None if isinstance(later, str) else later)
+        history, results = _answer(opening.message), opening.message.tool_calls
+        # The next prompt begins with a whole turn alone.
+        answered = await _ask(policy, *history, max_tokens=1024 if opening.exact else _SHORT, tries=_TRIES)
+        later = answered
+        if opening.exact and not isinstance(answered, str):
+            later = await _ask(policy, *history, answered.message, _MORE, max_tokens=_SHORT)
+            if not isinstance(later, str):
+                self._check_prefix(opening, answered, later)
+        if isinstance(later, str):
+            self.failure = f"its first turn is as it should be, a later one fails: {later}"
+            self.add("later turns", "no", later)
         if text_family is not None:
             advice = f"--openai.family {text_family} reads them; or {_PARSER}"
             self.add("tool calls", "no", f"as text, in the format {text_family}", advice)
@@ -210,18 +208,18 @@ class _Check:
             self.add("tool calls", "not seen", "the model called nothing", advice)
             return
         else:
-            self.add("tool calls", "ok", f"{', '.join(call.name for call in turn.tool_calls):.60}")
-        interrupted = await _ask(policy, *history, _MORE)
+            self.add("tool calls", "ok", f"{', '.join(call.name for call in results):.60}")
         if isinstance(answered, str):
-            self.add("tool results", "no", answered, "the server cannot play a rollout with tools")
-        elif isinstance(interrupted, str):
+            return
+        interrupted = await _ask(policy, *history, _MORE, max_tokens=_SHORT)
+        if isinstance(interrupted, str):
             advice = "hooks that answer a tool's result with a user message (respond) fail on this server"
             self.add("user after a result", "no", interrupted, advice)
         else:
             self.add("user after a result", "ok", "taken")
 
     async def _check_tools(self, policy: ChatPolicy, opening: Completion) -> None:
-        plain = await _ask(policy, _OPENING, tools=(), max_tokens=16)
+        plain = await _ask(policy, _OPENING, tools=(), max_tokens=_SHORT)
         counts = [_prompt_tokens(each) for each in (opening, plain) if not isinstance(each, str)]
         if len(counts) < 2 or None in counts:
             self.add("tools", "not seen", "the server does not count the tokens of a prompt")
@@ -233,7 +231,8 @@ class _Check:
     def _check_tokens(self, opening: Completion) -> None:
         if not opening.exact:
             advice = "vLLM from 0.10.2 on and SGLang from 0.5.13 on give them; for others see docs/models.md"
-            advice = "it takes and gives ids: add --tokenizer NAME" if self._takes_ids else advice
+            if self._takes_ids:
+                advice = "" if self.checked.renderer else "it takes and gives ids: add --tokenizer NAME"
             self.add("token ids", "no", "the replies have text alone", advice)
             return
         counts = f"{len(opening.prompt_ids)} of the prompt, {len(opening.token_ids)} sampled"
@@ -244,21 +243,17 @@ class _Check:
         else:
             self.add("logprobs", "ok", "finite, one for each sampled id")
 
-    def _check_prefix(self, opening: Completion, answered: Completion, later: Completion | None) -> None:
-        forks = {"after the first turn": _fork_of(opening, answered.prompt_ids)}
-        if later is not None:
-            forks["after a user message"] = _fork_of(answered, later.prompt_ids)
-        if not any(forks.values()):
-            self.add("prefix", "ok", "each prompt begins with the turn before it")
-            return
-        seen = "; ".join(f"{when} {fork}" for when, fork in forks.items() if fork)
+    def _check_prefix(self, opening: Completion, answered: Completion, later: Completion) -> None:
+        first, second = _fork_of(opening, answered.prompt_ids), _fork_of(answered, later.prompt_ids)
+        forks = [first and f"after the first turn {first}", second and f"after a user message {second}"]
+        seen = "; ".join(filter(None, forks)) or "each prompt begins with the turn before it"
         advice = "rows fork; send ids: --openai.server_type vllm or sglang, and --env.tokenizer_name"
-        self.add("prefix", "no", seen, advice)
+        self.add("prefix", "no" if any(forks) else "ok", seen, advice)
 
     async def _check_long_prompt(self, policy: ChatPolicy) -> None:
         name = "long prompt"
         try:
-            long = await policy.complete(CompletionRequest(messages=(_LONG,), max_tokens=16))
+            long = await policy.complete(CompletionRequest(messages=(_LONG,), max_tokens=_SHORT))
         except ContextOverflow:
             return self.add(name, "ok", f"{_LONG_WORDS} words are refused as too long")
         except TurnwiseError as error:
@@ -295,19 +290,22 @@ class _Check:
                 model=checked.model,
                 renderer=renderer,
                 wire=wire,
-                extra_body=checked.extra_body,
+                temperature=checked.settings.temperature,
+                top_p=checked.settings.top_p,
+                extra_body=checked.settings.extra_body,
             )
-            reply = await _ask(policy, _OPENING, max_tokens=256)
-            if not isinstance(reply, str):
-                self.wires.append((kind, name))
-                self.add(f"ids over {wire.path}", "ok", "ids taken, ids and logprobs given")
+            later = await _ask_later_turn(policy)
+            if not isinstance(later, str):
+                self.wires.append((kind, name, later.fork))
+                forks = f", rows fork: {later.fork}" if later.fork else ""
+                self.add(f"ids over {wire.path}", "ok", f"ids taken, ids and logprobs given{forks}")
             elif self.facts.kind == kind:  # an unknown server has the wires of one kind at most
-                self.add(f"ids over {wire.path}", "no", reply)
+                self.add(f"ids over {wire.path}", "no", later)
 
     def _check_chat_format(self, opening: Completion | str) -> None:
         renderer = self.checked.renderer
         if renderer is None:
-            family = self.checked.family or detect_family(self.checked.model)
+            family = self.checked.settings.family or detect_family(self.checked.model)
             by_name = f"{family}, by the model's name" if family else "the model's name does not show it"
             advice = "--tokenizer NAME (and --family NAME) compares its prompts with the server's"
             why = self.checked.no_renderer
@@ -332,32 +330,55 @@ class _Check:
         calls = [call.name for call in read.tool_calls if call.status == "ok"]
         text = opening.message.content.rpartition("</think>")[2].strip()
         theirs = [call.name for call in opening.message.tool_calls]
-        if calls == theirs and read.content.strip() == text:
-            self.add("read alike", "ok", f"text and {len(calls)} calls")
-        else:
-            self.add(
-                "read alike", "no", f"{len(calls)} calls, the server {len(theirs)}, or other text", _FORMAT
-            )
+        alike = calls == theirs and read.content.strip() == text
+        seen = f"text and {len(calls)} calls"
+        other = f"{len(calls)} calls, the server {len(theirs)}, or other text"
+        self.add("read alike", "ok" if alike else "no", seen if alike else other, _FORMAT)
 
 
 async def _ask(
     policy: ChatPolicy | TokenPolicy,
     *messages: Message,
     tools: tuple[ToolSpec, ...] = (WEATHER,),
-    seed: int = 0,
     max_tokens: int = 1024,
     tries: int = 1,
+    row: OpenRow | None = None,
 ) -> Completion | str:
     reason = ""
-    for attempt in range(tries):
-        request = CompletionRequest(
-            messages=messages, tools=tools, seed=seed + attempt, max_tokens=max_tokens
-        )
+    # Some servers fail at a call that the limit has cut.
+    limits = [*[max_tokens] * tries, *([1024] if max_tokens == _SHORT else [])]
+    for attempt, limit in enumerate(limits):
+        request = CompletionRequest(messages=messages, tools=tools, seed=attempt, max_tokens=limit, row=row)
         try:
             return await policy.complete(request)
         except TurnwiseError as error:
-            reason = str(error)
+            reason, cause = str(error), error.__cause__
+            if isinstance(cause, NoAnswerError) and not isinstance(cause, IncompleteError):
+                break  # as slow or as dead for the next
     return reason
+
+
+async def _ask_later_turn(policy: TokenPolicy) -> Completion | str:
+    """Sample two turns by ids in one row; return the second, or the error."""
+    opening = await _ask(policy, _OPENING, max_tokens=256)
+    if isinstance(opening, str):
+        return opening
+    row = OpenRow()
+    row.extend(opening.prompt_ids, opening.token_ids, messages=2)
+    try:
+        await policy.check_stop_ids()
+    except TurnwiseError as error:
+        return str(error)
+    return await _ask(policy, *_answer(opening.message), max_tokens=_SHORT, row=row)
+
+
+def _answer(turn: Message) -> list[Message]:
+    """Return the conversation after the first turn: its calls have results, or the user goes on."""
+    results = [
+        Message(role="tool", content=f"{10 + index} °C, sunny", tool_call_id=call.id)
+        for index, call in enumerate(turn.tool_calls)
+    ]
+    return [_OPENING, turn, *(results or [Message(role="user", content="Go on.")])]
 
 
 def _prompt_tokens(completion: Completion) -> int | None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from typing import Any
 from aiohttp import web
 
 from environments.record.group_line import LineChecks, decode_group, parse_head
-from environments.record.origin import GroupKey
-from environments.record.recorder import read_contents, with_contents
+from environments.record.origin import Contents
+from environments.record.recorder import with_contents
 from environments.run.run_list import CountedOnce
 from tools.errors import ConfigError, RecordError
 from turnwise.viewer.page_values import LARGEST_SHOWN, PageContent, group_values
-from turnwise.viewer.record_page import IndexBuilder, compress, page_template, text_of, title_of
+from turnwise.viewer.record_page import IndexBuilder, Kind, compress, page_template, text_of, title_of
+from turnwise.viewer.runs_page import LiveRuns
 
 _BLOCK = re.compile(r"g(\d{1,12})(?:r\d+p\d+)?")
 _KEPT_GROUPS = 4
@@ -34,13 +35,15 @@ _TAIL_BYTES = 64
 class LiveRecord:
     """Index and blocks of a growing record. Thread-safe; no state of the file raises an error."""
 
+    kind: Kind = "record"
+
     def __init__(self, path: Path, content: Callable[[], PageContent], others: Sequence[str] | None) -> None:
         """Read nothing yet: the file may appear later.
 
         `content` makes the options for the content, which also count omissions. `others` are estimators for
         comparison; None for grpo, if the record has turn_return.
         """
-        self.path = path
+        self.path, self.title = path, title_of(path)
         self._content = content
         self._others = others
         self._lock = threading.Lock()
@@ -66,15 +69,17 @@ class LiveRecord:
             return self._blocks[number].get(name)
 
     def _reset(self) -> None:
-        finished: Container[GroupKey] = ()
-        with suppress(RecordError):  # reported when its lines are read
-            finished = read_contents(self.path).finished
+        contents = Contents()
+        with suppress(OSError), self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                with suppress(RecordError):  # reported when it is read for the page
+                    contents.add(parse_head(line, self.path, number))
         self._builder = IndexBuilder(
-            title=title_of(self.path),
+            title=self.title,
             source=text_of(self.path),
             content=self._content(),
             others=self._others,
-            counts=CountedOnce(finished),
+            counts=CountedOnce(contents.finished),
             generation=next(self._generations),
         )
         self._inode: tuple[int, int] | None = None
@@ -100,6 +105,9 @@ class LiveRecord:
                     if not line.endswith(b"\n") or time.monotonic() > until:
                         break
                     self._add(line)
+                    if not self._end:  # a failed group was done again, so all is counted anew
+                        self._read_new_lines()
+                        return
         except OSError as error:
             self._errors = [f"what came later: {text_of(self.path)} cannot be read ({error.strerror})"]
 
@@ -114,6 +122,9 @@ class LiveRecord:
             credited = decode_group(line, self.path, self._lines)
             if credited.group.fingerprint is not None and not builder.facts:
                 builder.facts = parse_head(line, self.path, self._lines).get("origin") or {}
+            if builder.counts.is_outdated_by(credited):
+                self._reset()
+                return
             builder.add(credited, self._lines, lambda _name, _value: None)  # blocks are made on request
         except RecordError:
             self._errors.append(f"line {self._lines}, which is malformed")
@@ -150,8 +161,8 @@ _HEADERS = {
 _DIGITS = 9
 
 
-async def serve_page(record: LiveRecord, port: int, started: Callable[[str], None]) -> None:
-    """Serve the page of a record on loopback until SIGINT or SIGTERM.
+async def serve_page(record: LiveRecord | LiveRuns, port: int, started: Callable[[str], None]) -> None:
+    """Serve the page of a record, or of several runs, on loopback until SIGINT or SIGTERM.
 
     `started` gets the URL. Its path is secret, since other users of the machine reach loopback.
 
@@ -179,7 +190,7 @@ async def serve_page(record: LiveRecord, port: int, started: Callable[[str], Non
             await runner.cleanup()
 
 
-def _make_app(record: LiveRecord, host: str, secret: str) -> web.Application:
+def _make_app(record: LiveRecord | LiveRuns, host: str, secret: str) -> web.Application:
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
         # DNS rebinding: another site's name may resolve to our address.
@@ -190,7 +201,7 @@ def _make_app(record: LiveRecord, host: str, secret: str) -> web.Application:
         return answer
 
     async def page(_: web.Request) -> web.StreamResponse:
-        template = page_template(title_of(record.path), live=True)
+        template = page_template(record.title, live=True, kind=record.kind)
         text = template.before + template.between + template.after
         return web.Response(text=text, content_type="text/html", charset="utf-8")
 
@@ -198,7 +209,7 @@ def _make_app(record: LiveRecord, host: str, secret: str) -> web.Application:
         after = request.query.get("after", "0")
         if not after.isdecimal() or len(after) > _DIGITS:
             raise web.HTTPBadRequest(text="after: how many groups are known\n")
-        return _block(await asyncio.to_thread(record.index, int(after)))
+        return _block(await asyncio.to_thread(lambda: record.index(int(after))))
 
     async def block(request: web.Request) -> web.StreamResponse:
         content = await asyncio.to_thread(record.block, request.match_info["name"])
@@ -214,4 +225,5 @@ def _make_app(record: LiveRecord, host: str, secret: str) -> web.Application:
 
 
 def _block(content: bytes) -> web.Response:
-    return web.Response(body=content, content_type="application/gzip")
+    is_page = content.startswith(b"<!doctype html")  # of a run, below a board
+    return web.Response(body=content, content_type="text/html" if is_page else "application/gzip")

@@ -12,6 +12,7 @@ from functools import cache
 from posixpath import normpath
 from typing import Any, NotRequired, Self, TypedDict, cast
 
+import numpy as np
 import orjson
 from tokenizers import Tokenizer
 
@@ -29,7 +30,7 @@ from environments.trajectory import (
     Turn,
 )
 from tools.errors import CreditError
-from tools.plain_text import utf8_path
+from tools.plain_text import utf8_text
 from tools.sandbox.archive import ArchivedFile, unpack
 from turnwise.lab.credit_report.report import CreditReport
 
@@ -46,9 +47,14 @@ Text = str | CutText
 Values = dict[str, Any]
 
 
+def pick_fields(value: object, *names: str) -> Values:
+    return {name: getattr(value, name) for name in names}
+
+
 class GroupEntry(TypedDict):
     id: str
     """Used in links: `#g=ID&s=SIBLING&t=TURN`."""
+    env: str
     item: str
     epoch: int
     status: str
@@ -61,7 +67,6 @@ class GroupEntry(TypedDict):
 
 
 class RunIndex(TypedDict):
-    version: int
     title: str
     source: str
     env: str
@@ -69,8 +74,8 @@ class RunIndex(TypedDict):
     estimator: str
     others: list[str]
     facts: list[tuple[str, str]]
-    nothing: str | None
-    """Message if no group has credit: the reason, and a remedy."""
+    diagnosis: str | None
+    """Why some groups have no credit, and a remedy; None if all have."""
     aggregates: dict[str, Any]
     """See `environments.record.totals.Summary.values`."""
     cut: list[str]
@@ -82,9 +87,6 @@ class RunIndex(TypedDict):
     credit: NotRequired[CreditReport]
 
 
-_TAIL_SHARE = 4
-
-
 @dataclass(slots=True, kw_only=True)
 class TextCutter:
     max_chars: int
@@ -94,7 +96,7 @@ class TextCutter:
         if len(text) <= self.max_chars:
             return text
         self.cut += 1
-        tail = self.max_chars // _TAIL_SHARE
+        tail = self.max_chars // 4
         return CutText(head=text[: self.max_chars - tail], tail=text[len(text) - tail :], chars=len(text))
 
     def json(self, value: Any) -> Any:
@@ -103,16 +105,13 @@ class TextCutter:
             return value
         shorter = self._shorter(value)
         text = orjson.dumps(shorter)
-        if len(text) <= 2 * self.max_chars:
-            return shorter
-        return self._in_words(text.decode())
+        return shorter if len(text) <= 2 * self.max_chars else self._in_words(text.decode())
 
     def _shorter(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._in_words(value)
         if isinstance(value, dict):
-            fields = cast("dict[str, Any]", value)
-            return {name: self._shorter(each) for name, each in fields.items()}
+            return {name: self._shorter(each) for name, each in cast("Values", value).items()}
         if isinstance(value, list):
             return [self._shorter(each) for each in cast("list[Any]", value)]
         return value
@@ -130,29 +129,20 @@ class TextCutter:
             shown["reasoning"] = self.text(message.reasoning)
         if message.tool_calls:
             shown["calls"] = [
-                {"id": c.id, "name": c.name, "arguments": self.text(c.arguments), "status": c.status}
-                for c in message.tool_calls
+                pick_fields(call, "id", "name", "status") | {"arguments": self.text(call.arguments)}
+                for call in message.tool_calls
             ]
         return shown
 
     def second_model_calls(self, rollout: Trajectory | Failure) -> list[Values]:
-        return [
-            *self.judge_calls("judge", rollout.judge_calls),
-            *self.judge_calls("user", rollout.user_calls),
-            *self.judge_calls("summariser", rollout.summariser_calls),
-            *self.judge_calls("other", rollout.other_calls),  # calls of a recorded agent
-        ]
+        roles = ("judge", "user", "summariser", "other")  # other: calls of a recorded agent
+        return [call for role in roles for call in self.judge_calls(role, getattr(rollout, f"{role}_calls"))]
 
     def judge_calls(self, role: str, calls: Iterable[JudgeCall]) -> list[Values]:
         return [
-            {
-                "role": role,
-                "hook": call.hook,
-                "turn": call.turn,
-                "model": call.model,
-                "messages": [self.message(each) for each in call.messages],
-                "answer": None if call.answer is None else self.text(call.answer),
-            }
+            pick_fields(call, "hook", "turn", "model")
+            | {"role": role, "messages": [self.message(each) for each in call.messages]}
+            | {"answer": None if call.answer is None else self.text(call.answer)}
             for call in calls
         ]
 
@@ -177,8 +167,15 @@ class TokenTexts:
     def texts(self, ids: Sequence[int], content: str) -> list[str] | None:
         """Return a text per token, or None if the tokens of another tokenizer sampled `content`."""
         is_known = bool(ids) and max(ids) < self._tokenizer.get_vocab_size()
-        if not self._is_named and not (is_known and content.strip()[:200] in self._decode(ids)):
+        if not (is_known or self._is_named):
             return None
+        texts = [self._text_of(token) for token in ids]
+        if _UNFINISHED in "".join(texts):
+            texts = self._join_characters(ids)
+        return texts if self._is_named or content.strip()[:200] in "".join(texts) else None
+
+    def _join_characters(self, ids: Sequence[int]) -> list[str]:
+        """Return one text per token. A character of several tokens stands at the last of them."""
         texts: list[str] = []
         waiting: list[int] = []
         for token in ids:
@@ -234,8 +231,7 @@ def collect_kept_files(trajectory: Trajectory, cut: Callable[[str], Text]) -> li
             with suppress(UnicodeDecodeError):
                 text = "" if b"\0" in version else version.decode()
             note += "" if text or not version else ", no text"
-        named = KeptFile(turn=each.turn, path=each.path, bytes=each.size, note=note, text=cut(text))
-        shown.append(named)
+        shown.append(KeptFile(turn=each.turn, path=each.path, bytes=each.size, note=note, text=cut(text)))
     return shown
 
 
@@ -257,7 +253,7 @@ def _artefact_contents(trajectory: Trajectory) -> Iterator[tuple[Artefact, bytes
                 yield each, f"no folder: {error}"
                 continue
             for name, file in files.items():
-                path = utf8_path(normpath(f"{each.path}/{name}"))
+                path = utf8_text(normpath(f"{each.path}/{name}"))
                 yield replace(each, path=path, size=len(file.data)), file.data
 
 
@@ -295,26 +291,28 @@ def rollout_blocks(
         "artefacts": [each for each in kept if each["turn"] not in indices],
         # None for our own agent loop, and in later blocks.
         "agent": agent
-        and {
-            "error": cutter.text(agent.error),
-            "exit_code": agent.exit_code,
-            "output": cutter.text(agent.output),
-            "wall_s": agent.wall_s,
-            "counts": agent.counts,
-        },
+        and pick_fields(agent, "exit_code", "wall_s", "counts")
+        | {"error": cutter.text(agent.error), "output": cutter.text(agent.output)},
     }
     size = len(orjson.dumps(block["prompt"]))
     for position, entry in enumerate(ledgers):
         turn = page_turn(trajectory, position, entry, content)
         turn["judge_calls"] = [each for each in calls if each["turn"] == turn["index"]]
         turn["artefacts"] = [each for each in kept if each["turn"] == turn["index"]]
+        data = orjson.dumps(turn)
         if size >= BLOCK_BYTES and block["turns"]:
             yield block
             block, size = Values(prompt=[], turns=[], outcome_parts={}, metrics={}, agent=None), 0
             block.update(judge_calls=[], artefacts=[])
-        block["turns"].append(turn)
-        size += len(orjson.dumps(turn))
+        block["turns"].append(orjson.Fragment(data))
+        size += len(data)
     yield block
+
+
+_COPIED = (
+    "index", "kind", "finish_reason", "trained", "noted", "fork", "weight_version", "sampling", "model_s",
+    "tools_s",
+)  # fmt: skip
 
 
 def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content: PageContent) -> Values:
@@ -322,51 +320,33 @@ def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content:
     row, sampled = trajectory.rows[turn.span.row], slice(turn.span.start, turn.span.end)
     ids = row.token_ids[sampled] if content.tokens else ()
     logprobs = row.logprobs[sampled] if content.tokens and row.logprobs is not None else None
-    return {
-        "index": turn.index,
-        "kind": turn.kind,
+    return pick_fields(turn, *_COPIED) | {
         # None if the trajectory has one thread.
         "thread": turn.thread if any(each.thread for each in trajectory.turns) else None,
         "message": cutter.message(turn.message),
         "results": [
-            {
-                "name": result.name,
-                "content": cutter.text(result.content),
-                "error": result.error,
-                "exit_code": result.exit_code,
-                "timed_out": result.timed_out,
-                "duration_s": result.duration_s,
-            }
+            pick_fields(result, "name", "error", "exit_code", "timed_out", "duration_s")
+            | {"content": cutter.text(result.content)}
             for result in turn.tool_results
         ],
         "replies": [cutter.message(each) for each in turn.replies],
-        "finish_reason": turn.finish_reason,
-        "trained": turn.trained,
         "anchor": None if turn.anchor is None else cutter.text(turn.anchor),
         "parts": rewards.turn_components[position] if rewards and rewards.turn_components else {},
         "raw": rewards.turn_raw[position] if rewards and rewards.turn_raw else {},
-        "noted": turn.noted,
         "ledger": entry,
-        "fork": turn.fork,
         "condensed": None if turn.condensed is None else asdict(turn.condensed),
         # A condensed context: parts of the conversation, or other messages. None for the whole conversation.
         "saw": None
         if turn.context is None
         else [
-            {"start": each.start, "end": each.end}
-            if isinstance(each, Kept)
-            else {"message": cutter.message(each)}
+            asdict(each) if isinstance(each, Kept) else {"message": cutter.message(each)}
             for each in turn.context
         ],
         "row": turn.span.row,
         "span": (turn.span.start, turn.span.end),
         "token_texts": content.texts_of(ids, turn.message.content),
         "token_ids": list(ids),
-        "logprobs": None if logprobs is None else [round(each, 4) for each in logprobs],
-        "weight_version": turn.weight_version,
-        "sampling": turn.sampling,
-        "model_s": turn.model_s,
-        "tools_s": turn.tools_s,
+        "logprobs": None if logprobs is None else np.round(logprobs, 4).tolist(),
     }
 
 
@@ -402,11 +382,14 @@ def group_values(
     rollouts: list[Values] = []
     for position, (trajectory, entries) in enumerate(zip(group.trajectories, ledger(credited), strict=True)):
         names: list[str] = []
+        starts = [0]
         for block in rollout_blocks(trajectory, entries, content):
             names.append(f"g{number}r{position}p{len(names)}")
+            starts.append(starts[-1] + len(block["turns"]))
             add(names[-1], block)
         own = [None if rows is None else rows[position] for rows in beside]
-        rollouts.append(_rollout(trajectory, _columns(trajectory, entries, own), names))
+        columns = _columns(trajectory, entries, own)
+        rollouts.append(_rollout(trajectory) | {"turns": columns, "blocks": names, "starts": starts[:-1]})
     name = f"g{number}"
     tools = {tool.name: tool for trajectory in group.trajectories for tool in trajectory.tools}
     block = {
@@ -416,30 +399,21 @@ def group_values(
             for each in tools.values()
         ],
         "failures": [
-            {
-                "sibling": each.sibling,
-                "error": cutter.text(each.error),
-                "traceback": cutter.text(each.traceback),
-                "judge_calls": cutter.second_model_calls(each),
-            }
+            {"sibling": each.sibling, "judge_calls": cutter.second_model_calls(each)}
+            | {"error": cutter.text(each.error), "traceback": cutter.text(each.traceback)}
             for each in group.failures
         ],
         "judge_calls": cutter.judge_calls("judge", group.judge_calls),
         "error": group.error,
     }
     add(name, block)
-    failures: list[Values] = [
-        {
-            "sibling": each.sibling,
-            "error_class": each.error_class or _line(each.error).partition(":")[0],
-            "error": _line(each.error),
-            "where": each.where,
-            "turns": each.turns,
-        }
+    failures = [
+        pick_fields(each, "sibling", "turns") | {"error": _line(each.error), "kind": _line(each.kind)}
         for each in group.failures
     ]
     return GroupEntry(
         id=group.group_id,
+        env=group.env,
         item=group.item_id,
         epoch=group.epoch,
         status=credited.status,
@@ -478,7 +452,6 @@ def _columns(
         "trained": [int(turn.trained) for turn in turns],
         "forks": _forks(turns),
         "condensed": [int(turn.condensed is not None) for turn in turns],
-        "tool_calls": [len(turn.message.tool_calls) for turn in turns],
         "tool_errors": [sum(each.error is not None for each in turn.tool_results) for turn in turns],
     }
 
@@ -499,24 +472,17 @@ def _alone(turn: Turn, terms: Sequence[LedgerTerm]) -> int | None:
     return 0 if any(term.baseline is not None for term in terms) else None
 
 
-def _rollout(trajectory: Trajectory, turns: Values, blocks: list[str]) -> Values:
+def _rollout(trajectory: Trajectory) -> Values:
     rewards, parts = trajectory.rewards, Counter[str]()
     for each in () if rewards is None else (*rewards.turn_components, rewards.outcome_parts):
         parts.update(each)
-    return {
-        "sibling": trajectory.sibling,
-        "score": trajectory.score,
+    names = ("sibling", "trunk", "replayed", "score", "passed", "exact", "wall_s", "metrics")
+    return pick_fields(trajectory, *names) | {
         "outcome": None if rewards is None else rewards.outcome,
         "stop": trajectory.stop_reason.value,
         "end": None if trajectory.ended_by is None else _line(trajectory.ended_by),
-        "passed": trajectory.passed,
-        "exact": trajectory.exact,
         "rows": len(trajectory.rows),
-        "wall_s": trajectory.wall_s,
         "parts": parts,  # summed over the turns and the outcome
-        "metrics": trajectory.metrics,
-        "turns": turns,
-        "blocks": blocks,
     }
 
 

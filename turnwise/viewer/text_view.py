@@ -19,7 +19,7 @@ from tools.errors import UsageError
 
 _NOTHING: Mapping[str, float] = {}
 _NAMED_ITEMS = 8
-_COLOURS = {"ok": "green", "no_credit": "yellow", "failed": "red"}
+_COLOURS = {"ok": "green", "no_credit": "yellow", "alone": "yellow", "failed": "red"}
 
 
 def run_lines(record: Record) -> Iterator[str]:
@@ -80,8 +80,12 @@ def _group_lines(credited: CreditedGroup, max_chars: int) -> Iterator[str]:
     yield _heading("─── ends")
     for each in group.trajectories:
         end = f": {_line(each.ended_by)}" if each.ended_by else ""
+        branch = (
+            "" if each.trunk is None else f" · branch of {each.trunk} at turn {(each.branch_turn or 0) + 1}"
+        )
         yield _heading(
-            f"sibling {each.sibling}", f" · {each.stop_reason.value}{end} · score {_number(each.score)}"
+            f"sibling {each.sibling}",
+            f"{branch} · {each.stop_reason.value}{end} · score {_number(each.score)}",
         )
         outcome = _NOTHING if each.rewards is None else each.rewards.outcome_parts
         for name, values in (("outcome", outcome), ("metrics", each.metrics)):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from environments.trajectory import CreditedGroup
-from environments.wire.credited_rows import CreditedRow, credited_rows
+from environments.wire.credited_rows import credited_rows
 from turnwise.lab.probe.canaries import GROUP_SIZE, LONG
 from turnwise.lab.probe.canary_model import CanaryModel, Weights
 from turnwise.lab.probe.step_reading import TrainerStep
@@ -83,7 +83,24 @@ class CanaryTokens:
         hidden: list[Weights] = []
         for group, credited in enumerate(groups):
             for row in credited_rows(credited):
-                columns = _columns(row, group=group, number=len(each))
+                turns = np.full(len(row.tokens), -1)
+                for turn in row.turns:
+                    turns[turn.span.start : turn.span.end] = turn.index
+                same = {
+                    "group": group,
+                    "rollout": row.trajectory.sibling,
+                    "row": len(each),
+                    "score": row.trajectory.score,
+                    "is_later_row": any(turn.span.row > 0 for turn in row.turns),
+                    "is_long": len(row.tokens) > LONG,
+                }
+                columns = {name: np.full(len(turns), value) for name, value in same.items()} | {
+                    "index": np.arange(len(turns)),
+                    "turn": turns,
+                    "id": np.array(row.tokens),
+                    "advantage": np.array(row.advantages),
+                    "is_prompt": np.cumsum(turns >= 0) == 0,
+                }
                 near = np.convolve(columns["turn"] >= 0, np.ones(2 * _NEAR + 1))[_NEAR + 1 : -_NEAR] > 0
                 each.append({name: column[1:][near] for name, column in columns.items()})
                 states, log_p = model.forward(row.tokens)
@@ -130,27 +147,6 @@ class CanaryTokens:
         row = self.columns["row"]
         ids = 1000 * row + self.columns["turn"] if level == "turn" else self.columns[level]
         return np.unique(ids, return_inverse=True)[1]
-
-
-def _columns(row: CreditedRow, *, group: int, number: int) -> Mapping[str, NDArray[Any]]:
-    turns = np.full(len(row.tokens), -1)
-    for turn in row.turns:
-        turns[turn.span.start : turn.span.end] = turn.index
-    same = {
-        "group": group,
-        "rollout": row.trajectory.sibling,
-        "row": number,
-        "score": row.trajectory.score,
-        "is_later_row": any(turn.span.row > 0 for turn in row.turns),
-        "is_long": len(row.tokens) > LONG,
-    }
-    return {name: np.full(len(turns), value) for name, value in same.items()} | {
-        "index": np.arange(len(turns)),
-        "turn": turns,
-        "id": np.array(row.tokens),
-        "advantage": np.array(row.advantages),
-        "is_prompt": np.cumsum(turns >= 0) == 0,
-    }
 
 
 def diagnose(

@@ -63,7 +63,10 @@ def read_step(stepped: object, before: CanaryModel, lr: float, *, is_gradient: b
             "the step gave nothing; return the model, its state dict, the optimizer or a checkpoint's path"
         )
     path = Path(stepped) if isinstance(stepped, str | Path) else None
-    content = dict[str, Any]() if path is not None else _state_dict(stepped)
+    # The state dict of a model or an optimizer; any other value stands for the head.
+    state_dict: Callable[[], object] | None = getattr(stepped, "state_dict", None)
+    found = stepped if state_dict is None else state_dict()
+    content = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {HEAD: stepped}
     if not is_gradient:
         moments = _find_moments(content if path is None else _read_optimizer(path))
         if moments is not None:
@@ -161,21 +164,19 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     try:
         if path.suffix == ".npy":
             return {HEAD: np.load(path, allow_pickle=False)}
-        return _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+        if path.suffix != ".safetensors":
+            return _read_torch(path)
+        heads: dict[str, Any] = {}
+        untyped: Any = safe_open(path, "numpy")
+        with untyped as file:
+            for key in filter(_is_name, file.keys()):
+                if (dtype := file.get_slice(key).get_dtype()) not in ("F32", "F64"):
+                    raise ConfigError(_TOO_COARSE.format(where=path, dtype=dtype))
+                heads[key] = file.get_tensor(key)
+        return heads
     except _UNREADABLE as error:
         (line, *_) = str(error).splitlines() or [""]
         raise ConfigError(f"cannot read the weights in {path}: {type(error).__name__}: {line}") from error
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    heads: dict[str, Any] = {}
-    untyped: Any = safe_open(path, "numpy")
-    with untyped as file:
-        for key in filter(_is_name, file.keys()):
-            if (dtype := file.get_slice(key).get_dtype()) not in ("F32", "F64"):
-                raise ConfigError(_TOO_COARSE.format(where=path, dtype=dtype))
-            heads[key] = file.get_tensor(key)
-    return heads
 
 
 def _read_torch(path: Path) -> Mapping[str, Any]:
@@ -201,13 +202,6 @@ def _values(tensor: Any, where: object) -> Weights:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{where} is not a tensor of numbers: {type(tensor).__name__}") from error
-
-
-def _state_dict(stepped: object) -> Mapping[str, Any]:
-    """Return the state dict of a model or an optimizer; any other value stands for the head."""
-    state_dict: Callable[[], object] | None = getattr(stepped, "state_dict", None)
-    content = stepped if state_dict is None else state_dict()
-    return cast("Mapping[str, Any]", content) if isinstance(content, Mapping) else {HEAD: stepped}
 
 
 def _is_name(key: str) -> bool:

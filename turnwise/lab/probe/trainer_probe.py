@@ -167,7 +167,8 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None],
         identity = Identity(name=f"canaries-{outbox.fact('run_id')}", max_row_tokens=longest_row)
         registration = Registration(api, identity, shape, in_outbox, say=say)
         async with Delivery(in_outbox, api, registration, say=say) as delivery:
-            before = await _wait_for_trainer(api)
+            while (before := await _state(api)).batch_size <= 0:  # noqa: ASYNC110  # the API is polled
+                await asyncio.sleep(POLL_S)
             _refuse_what_cannot_be_one_step(before, longest_row)
             parts += _padding(probe, parts, shape, before.batch_size)
             await in_outbox(lambda outbox: outbox.put("canaries", parts))
@@ -184,14 +185,6 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None],
                 delivering.cancel()
             await delivery.flush(1.0)
     _write_request(probe.folder, replace(probe.request, batch_rows=before.batch_size))
-
-
-async def _wait_for_trainer(api: TrajectoryApi) -> ApiState:
-    while True:
-        state = await _state(api)
-        if state.batch_size > 0:
-            return state
-        await asyncio.sleep(POLL_S)
 
 
 async def _state(api: TrajectoryApi) -> ApiState:

@@ -3,12 +3,8 @@
 
 const MOST_KEPT_CHARS = 96e6;
 
-const blocks = {
-  /** Name → {value, chars}, the least recently used first. */
-  kept: new Map(),
-  pending: new Map(),
-  chars: 0,
-};
+/** `kept`: name → {value, chars, reading}, the least recently used first. */
+const blocks = { kept: new Map(), chars: 0 };
 
 const parsed = new Promise((go) => {
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", go, { once: true });
@@ -16,41 +12,33 @@ const parsed = new Promise((go) => {
 });
 
 /** Return the value of a block; errors name it. */
-async function block(name) {
-  const found = blocks.kept.get(name);
-  if (found) {
+function block(name) {
+  const entry = blocks.kept.get(name) || { value: null, chars: 0 };
+  blocks.kept.delete(name);
+  blocks.kept.set(name, entry);
+  entry.reading ||= readBlock(name, entry).catch((error) => {
     blocks.kept.delete(name);
-    blocks.kept.set(name, found);
-    return found.value;
-  }
-  if (!blocks.pending.has(name)) {
-    const reading = blockText(name).then((text) => keep(name, text)).finally(() => blocks.pending.delete(name));
-    blocks.pending.set(name, reading);
-  }
-  return blocks.pending.get(name);
+    throw error;
+  });
+  return entry.reading;
 }
 
-function forgetBlocks() {
-  blocks.kept.clear();
-  blocks.pending.clear();
-  blocks.chars = 0;
-}
-
-/** Whether a block is cached. */
-function isKept(name) {
-  return blocks.kept.has(name);
-}
-
-function keep(name, text) {
-  const value = JSON.parse(text);
-  blocks.kept.set(name, { value, chars: text.length });
+async function readBlock(name, entry) {
+  const text = await blockText(name);
+  Object.assign(entry, { value: JSON.parse(text), chars: text.length });
   blocks.chars += text.length;
   for (const [oldest, each] of blocks.kept) {
-    if (blocks.chars <= MOST_KEPT_CHARS || oldest === name) break;
+    if (blocks.chars <= MOST_KEPT_CHARS || each === entry) break;
+    if (each.value === null) continue;
     blocks.kept.delete(oldest);
     blocks.chars -= each.chars;
   }
-  return value;
+  return entry.value;
+}
+
+/** The value of a block if it is cached. */
+function keptBlock(name) {
+  return blocks.kept.get(name)?.value;
 }
 
 /** Return the JSON text of a block: a search looks at it before parsing. */
@@ -88,31 +76,13 @@ async function inflated(bytes) {
 function bytesOf(base64) {
   const text = base64.trim();
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const binary = atob(text);
-  const bytes = new Uint8Array(binary.length);
-  for (let at = 0; at < binary.length; at += 1) bytes[at] = binary.charCodeAt(at);
-  return bytes;
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 }
 
-/** Return a turn of a rollout, and its block. */
-async function turnOf(rollout, turn) {
-  const names = rollout.blocks;
-  const known = (rollout.ranges ||= new Array(names.length).fill(null));
-  let [low, high] = [0, names.length - 1];
-  // Turns are ordered over the blocks: binary search.
-  let middle = Math.min(high, Math.floor((turn / Math.max(1, rollout.turns.kind.length)) * names.length));
-  while (low <= high) {
-    const range = known[middle];
-    if (range === null || (range[0] <= turn && turn <= range[1])) {
-      const value = await block(names[middle]);
-      const found = value.turns.find((each) => each.index === turn);
-      if (found) return found;
-      if (value.turns.length) known[middle] = [value.turns[0].index, value.turns.at(-1).index];
-      else known[middle] = [Infinity, Infinity];
-    }
-    if (turn < known[middle][0]) high = middle - 1;
-    else low = middle + 1;
-    middle = (low + high) >> 1;
-  }
-  throw new Error(`${turnTitle(turn)} is not in this page`);
+/** Return a turn of a rollout. */
+async function turnOf({ blocks: names, starts }, turn) {
+  const at = starts.findLastIndex((start) => start <= turn);
+  const found = (await block(names[at])).turns[turn - starts[at]];
+  if (!found) throw new Error(`${turnTitle(turn)} is not in this page`);
+  return found;
 }

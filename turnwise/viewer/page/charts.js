@@ -1,21 +1,23 @@
 "use strict";
 // Small charts in SVG, drawn in a box of fixed units and scaled by the browser.
 
-const CHART = { width: 360, height: 150, left: 40, right: 8, top: 8, bottom: 22 };
+const CHART = { width: 360, height: 150, left: 46, right: 8, top: 8, bottom: 22 };
 
 /** A frame with axes: `x(value)` and `y(value)` are positions, `add` adds marks. */
-function frame({ xs, ys, turns = null, label, height = CHART.height }) {
+function frame({ xs, ys, whole = false, log = false, label, height = CHART.height }) {
   const inner = { right: CHART.width - CHART.right, bottom: height - CHART.bottom };
   const x = scale(xs, CHART.left, inner.right);
   const y = scale(ys, inner.bottom, CHART.top);
   const node = svg("svg.chart", { viewBox: `0 0 ${CHART.width} ${height}`, role: "img", "aria-label": label });
-  for (const tick of ticks(...ys, 4)) {
+  // On a logarithmic axis: powers of ten, or round numbers where there are few of these.
+  const heights = !log ? ticks(...ys, 4) : ys[1] - ys[0] > 1.5 ? ticks(...ys, 4).filter(Number.isInteger) : ticks(10 ** ys[0], 10 ** ys[1], 4).map(Math.log10);
+  for (const tick of heights) {
     add(node, [
       svg("line.grid", { x1: CHART.left, x2: inner.right, y1: y(tick), y2: y(tick) }),
-      svg("text.tick.end", { x: CHART.left - 6, y: y(tick) + 3.5 }, num(tick)),
+      svg("text.tick.end", { x: CHART.left - 6, y: y(tick) + 3.5 }, num(log ? 10 ** tick : tick)),
     ]);
   }
-  for (const tick of turns === null ? ticks(...xs, 6) : indexTicks(turns)) add(node, [svg("text.tick.mid", { x: x(tick), y: height - 7 }, num(turns === null ? tick : tick + 1))]);
+  for (const tick of whole ? ticks(...xs, 9).filter(Number.isInteger) : ticks(...xs, 6)) add(node, [svg("text.tick.mid", { x: x(tick), y: height - 7 }, num(tick))]);
   if (ys[0] < 0 && ys[1] > 0) add(node, [svg("line.zero", { x1: CHART.left, x2: inner.right, y1: y(0), y2: y(0) })]);
   return { node, x, y, inner };
 }
@@ -36,11 +38,6 @@ function ticks(low, high, count) {
   return found;
 }
 
-/** Indices of turns with a label. */
-function indexTicks(count) {
-  return ticks(1, Math.max(2, count), Math.min(8, count)).filter(Number.isInteger).map((turn) => turn - 1).filter((turn) => turn < count);
-}
-
 /** An interval around the values, of size above 0. */
 function extent(values, ...also) {
   const all = values.concat(also);
@@ -58,12 +55,12 @@ function path(points) {
 function barsByTurn({ stacks, classes, label, words, href }) {
   const highest = most(stacks.map((stack) => stack.reduce((sum, each) => sum + each, 0))) || 1;
   const count = stacks.length;
-  const { node, x, y, inner } = frame({ xs: [-0.5, count - 0.5], ys: [0, highest], turns: count, label });
+  const { node, x, y, inner } = frame({ xs: [0.5, count + 0.5], ys: [0, highest], whole: true, label });
   const width = Math.max(1, Math.min(26, (x(1) - x(0)) * 0.78));
   stacks.forEach((stack, turn) => {
     let base = 0;
     const bars = stack.map((size, at) => {
-      const bar = svg("rect." + classes[at], { x: x(turn) - width / 2, width, y: y(base + size), height: Math.max(0, y(base) - y(base + size)) });
+      const bar = svg("rect." + classes[at], { x: x(turn + 1) - width / 2, width, y: y(base + size), height: Math.max(0, y(base) - y(base + size)) });
       base += size;
       return size ? bar : null;
     });
@@ -74,7 +71,7 @@ function barsByTurn({ stacks, classes, label, words, href }) {
 
 /** The area of one turn index for pointer and keyboard. */
 function hitColumn(x, turn, inner, words, href) {
-  const rect = svg("rect.hit", { x: x(turn - 0.5), width: x(turn + 0.5) - x(turn - 0.5), y: CHART.top, height: inner.bottom - CHART.top });
+  const rect = svg("rect.hit", { x: x(turn + 0.5), width: x(turn + 1.5) - x(turn + 0.5), y: CHART.top, height: inner.bottom - CHART.top });
   tip(rect, () => words(turn));
   return href ? svg("a", { href: href(turn), "aria-label": [words(turn)].flat().join(", ") }, rect) : rect;
 }
@@ -84,20 +81,21 @@ function bandsByTurn({ columns, label, href, name, diverging }) {
   const ordered = columns.map(sorted);
   const points = ordered.map((column) => [0.1, 0.25, 0.5, 0.75, 0.9].map((share) => quantile(column, share)));
   const ys = extent(points.flat().filter((value) => value !== null), 0);
-  const { node, x, y, inner } = frame({ xs: [-0.5, columns.length - 0.5], ys, turns: columns.length, label });
+  const { node, x, y, inner } = frame({ xs: [0.5, columns.length + 0.5], ys, whole: true, label });
   const width = Math.max(1.5, Math.min(16, (x(1) - x(0)) * 0.55));
   points.forEach((five, turn) => {
     if (five[0] === null) return;
     const [low, quarter, middle, upper, high] = five;
+    const [left, right] = [x(turn + 1) - width / 2, x(turn + 1) + width / 2];
     const sign = !diverging || !middle ? "" : middle > 0 ? ".plus" : ".minus";
     add(node, [
-      svg("rect.band.outer" + sign, { x: x(turn) - width / 2, width, y: y(high), height: Math.max(0.75, y(low) - y(high)), rx: 1 }),
-      svg("rect.band.inner" + sign, { x: x(turn) - width / 2, width, y: y(upper), height: Math.max(0.75, y(quarter) - y(upper)), rx: 1 }),
-      svg("line.median", { x1: x(turn) - width / 2, x2: x(turn) + width / 2, y1: y(middle), y2: y(middle) }),
+      svg("rect.band.outer" + sign, { x: left, width, y: y(high), height: Math.max(0.75, y(low) - y(high)), rx: 1 }),
+      svg("rect.band.inner" + sign, { x: left, width, y: y(upper), height: Math.max(0.75, y(quarter) - y(upper)), rx: 1 }),
+      svg("line.median", { x1: left, x2: right, y1: y(middle), y2: y(middle) }),
     ]);
   });
   const means = columns.map((column, turn) => [turn, mean(column)]).filter((pair) => pair[1] !== null);
-  add(node, [svg("path.mean", { d: path(means.map(([turn, value]) => [x(turn), y(value)])) })]);
+  add(node, [svg("path.mean", { d: path(means.map(([turn, value]) => [x(turn + 1), y(value)])) })]);
   const words = (turn) => [
     `${name} at ${turnTitle(turn)}: ${plural(columns[turn].length, "turn")}`,
     `mean ${signed(mean(columns[turn]))}, median ${signed(points[turn][2])}`,
@@ -161,7 +159,7 @@ function density({ pairs, label, xName, yName, cells = [36, 18] }) {
 function seedCurves(seeds, label, { first = 0, every = 1, unit = "step" } = {}) {
   const values = seeds.flat().filter((value) => value !== null);
   const steps = most(seeds.map((curve) => curve.length).concat(1));
-  const { node, x, y, inner } = frame({ xs: [first, first + every * Math.max(1, steps - 1)], ys: extent(values), label: `${label} by ${unit}` });
+  const { node, x, y, inner } = frame({ xs: [first, first + every * Math.max(1, steps - 1)], ys: extent(values), whole: true, label: `${label} by ${unit}` });
   const place = (step) => x(first + every * step);
   const at = (step) => seeds.map((seed) => seed[step]).filter((value) => value !== null && value !== undefined);
   const known = range(steps, (step) => [step, at(step)]).filter(([, found]) => found.length);

@@ -3,7 +3,9 @@
 
 const page = {
   index: null,
-  /** Every rollout: `{group, entry, acts, actOf, key}`. */
+  /** The groups that count: no failed one that was done again. */
+  groups: [],
+  /** The rollouts of these: `{group, entry, acts, actOf}`. */
   rollouts: [],
   groupById: new Map(),
   rolloutByEntry: new Map(),
@@ -13,20 +15,29 @@ const page = {
   otherColours: [],
   /** Turns of the longest rollout. */
   longest: 1,
-  /** Scores from this one count as passed, without a verdict of an evaluation. */
-  passing: 0,
+  /** Scores from this one count as passed, without a verdict of an evaluation; `null` for several environments. */
+  passing: null,
 };
 
 function takeIndex(index) {
   page.index = index;
   page.groupById = new Map(index.groups.map((group) => [group.id, group]));
-  page.rollouts = index.groups.flatMap((group) => group.rollouts.map((entry) => rolloutOf(group, entry)));
-  page.rolloutByEntry = new Map(page.rollouts.map((rollout) => [rollout.entry, rollout]));
+  page.groups = countedOnce(index.groups);
+  page.rolloutByEntry = new Map(index.groups.flatMap((group) => group.rollouts.map((entry) => [entry, page.rolloutByEntry.get(entry) || rolloutOf(group, entry)])));
+  page.rollouts = page.groups.flatMap((group) => group.rollouts.map((entry) => page.rolloutByEntry.get(entry)));
   page.fullColour = fullColourOf(({ turns }) => turns.advantages);
   page.otherColours = index.others.map((_, which) => fullColourOf(({ turns }) => turns.others[which]));
   page.longest = most(page.rollouts.map(({ entry }) => entry.turns.kind.length).concat(1));
   const scores = page.rollouts.map(({ entry }) => entry.score).filter((score) => score !== null);
-  page.passing = scores.length ? (least(scores) + most(scores)) / 2 : 0;
+  const isOne = new Set(index.groups.map(({ env }) => env)).size === 1;
+  page.passing = scores.length && isOne ? (least(scores) + most(scores)) / 2 : null;
+}
+
+/** As in the summary: a failed group does not count beside one of its item and epoch that did not fail, or failed before. */
+function countedOnce(groups) {
+  const key = ({ item, epoch }) => JSON.stringify([item, epoch]);
+  const seen = new Set(groups.filter(({ status }) => status !== "failed").map(key));
+  return groups.filter((group) => group.status !== "failed" || (!seen.has(key(group)) && seen.add(key(group))));
 }
 
 function fullColourOf(advantagesOf) {
@@ -54,7 +65,11 @@ function findRollout(groupId, sibling) {
 
 function hasPassed(entry) {
   if (entry.passed !== null) return entry.passed;
-  return entry.score === null ? null : entry.score >= page.passing;
+  return entry.score === null || page.passing === null ? null : entry.score >= page.passing;
+}
+
+function branchWords({ trunk, replayed }) {
+  return `branch of sibling ${trunk} from ${turnTitle(replayed)}`;
 }
 
 /** The reason for the end, in the environment's words if it has any. */

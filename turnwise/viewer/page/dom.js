@@ -57,29 +57,23 @@ function link(hash, ...children) {
 
 /** A button that copies the text that `make` returns. */
 function copyButton(label, text, what) {
-  const node = button(".quiet.copy", label, async (event) => {
-    event.stopPropagation();
-    await copied(await text());
-    node.textContent = "copied";
+  return button(".quiet", label, async ({ currentTarget: node }) => {
+    const isCopied = await navigator.clipboard?.writeText(await text()).then(() => true, () => false);
+    node.textContent = isCopied ? "copied" : "not permitted";
     setTimeout(() => (node.textContent = label), 1200);
-  });
-  node.setAttribute("aria-label", "Copy " + what);
-  node.title = "Copy " + what;
-  return node;
+  }, { "aria-label": "Copy " + what, title: "Copy " + what });
 }
 
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // Without the clipboard API, as on a page from disk: copy a selection.
-    const area = el("textarea.offscreen");
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
+function save(text, name) {
+  const href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  el("a", { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 1000);
+}
+
+/** A select; `all` are the words of the empty value, `null` for none. */
+function choice(name, all, values, chosen, changed, words = shown) {
+  const options = [...(all === null ? [] : [""]), ...values].map((value) => el("option", { value, selected: value === (chosen || "") }, value ? words(value).slice(0, 80) : all));
+  return el("select", { "aria-label": name, onchange: (event) => changed(event.target.value) }, options);
 }
 
 /** A tooltip beside the pointer. */

@@ -13,7 +13,8 @@ async function openDrawer(rollout, turn) {
   try {
     const whole = await turnOf(rollout.entry, turn);
     if (drawer.rollout !== rollout || drawer.turn !== turn) return;
-    replace(node, drawerHead(rollout, turn, whole), el("div.drawerbody", {}, ledgerNode(whole), peersNode(rollout, whole), otherEstimators(rollout, turn), verdicts(whole), saidNode(whole), tokensNode(rollout, whole), factsNode(rollout, whole)));
+    replace(node, drawerHead(rollout, turn, whole), el("div.drawerbody", {}, ledgerNode(whole), peersNode(rollout, whole), otherEstimators(rollout, turn),
+      whole.judge_calls.length ? el("section", {}, el("h3", {}, "Verdicts"), whole.judge_calls.map((call) => judgeNode(call))) : null, saidNode(whole), tokensNode(rollout, whole), factsNode(rollout, whole)));
     node.querySelector(".drawerbody").scrollTop = 0;
   } catch (error) {
     replace(node, drawerHead(rollout, turn, null), el("div.error", {}, shown(error.message)));
@@ -42,15 +43,11 @@ function drawerHead(rollout, turn, whole) {
 function otherEstimators({ group, entry }, turn) {
   if (!page.index.others.length || group.status === "failed") return null;
   const own = entry.turns.advantages[turn];
-  return el("section", {}, el("h3", {}, "By other estimators"), el("table", {}, el("tr", {}, el("td", {}, estimatorNode(page.index.estimator)), el("td.n", {}, heatChip(own)), el("td")),
+  return el("section", {}, el("h3", {}, "By each estimator"), el("table", {}, el("tr", {}, el("td", {}, estimatorNode(page.index.estimator)), el("td.n", {}, heatChip(own)), el("td", {}, el("span.badge", {}, "recorded"))),
     page.index.others.map((name, which) => {
       const value = entry.turns.others[which][turn];
       return el("tr", {}, el("td", {}, estimatorNode(name)), el("td.n", {}, heatChip(value, null, page.otherColours[which])), el("td.n", {}, value * own < -EPSILON ? el("span.badge.flip", {}, "other sign") : null));
     })));
-}
-
-function verdicts(turn) {
-  return turn.judge_calls.length ? el("section", {}, el("h3", {}, "Verdicts"), turn.judge_calls.map((call) => judgeNode(call))) : null;
 }
 
 function saidNode(turn) {

@@ -5,14 +5,16 @@ const MINUS = "\u2212";
 const FOLD_CHARS = 900;
 const FOLD_LINES = 14;
 
+// Made once: `toLocaleString` makes one for each number, and a chart of 500 turns has thousands.
+const DECIMALS = [0, 1, 2, 3, 4].map((digits) => new Intl.NumberFormat("en-US", { maximumFractionDigits: digits }));
+
 /** Up to three decimals, without trailing zeros. */
 function num(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   let text;
-  if (size !== 0 && (size >= 1e7 || size < 5e-4)) text = size.toExponential(2);
-  else if (Number.isInteger(size)) text = size.toLocaleString("en-US");
-  else text = size.toLocaleString("en-US", { maximumFractionDigits: size >= 1000 ? 1 : digits });
+  if (size !== 0 && (size >= 1e7 || size < 5e-4)) text = size.toExponential(2).replace(/\.?0*e\+?/, "e");
+  else text = DECIMALS[size >= 1000 ? Math.min(1, digits) : digits].format(size);
   return (value < 0 ? MINUS : "") + text;
 }
 
@@ -83,7 +85,7 @@ function textBlock(text, { spec = "div.text", needle = "" } = {}) {
   const parts = typeof text === "string" ? [text] : [text.head, text, text.tail];
   const whole = parts.filter((part) => typeof part === "string").join("");
   const node = el(spec, { dir: "auto" });
-  if (whole.length <= FOLD_CHARS && lineCount(whole, FOLD_LINES + 2) <= FOLD_LINES) return textParts(node, parts, needle, read);
+  if (whole.length <= FOLD_CHARS && whole.split("\n", FOLD_LINES + 1).length <= FOLD_LINES) return textParts(node, parts, needle, read);
   const at = needle ? whole.toLowerCase().indexOf(needle) : -1;
   const from = at > FOLD_CHARS / 2 ? at - 120 : 0;
   const folded = () => {
@@ -124,12 +126,6 @@ function* pieces(text) {
     yield text.slice(start, end);
     start = end;
   }
-}
-
-function lineCount(text, most) {
-  let count = 1;
-  for (let at = text.indexOf("\n"); at >= 0 && count < most; at = text.indexOf("\n", at + 1)) count += 1;
-  return count;
 }
 
 function foldedSize(text, from) {

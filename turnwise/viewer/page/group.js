@@ -4,29 +4,36 @@
 const NEAR = "1200px 0px";
 
 const GROUP_KEYS = [
-  ["plus-mark", "advantage above the peers"], ["minus-mark", "below"], ["dot.passed", "passed"], ["dot.failed", "not passed"], ["hatched", "ended before"],
+  ["plus", "advantage above the peers"], ["minus", "below"], ["dot.passed", "passed"], ["dot.failed", "not passed"], ["hatched", "ended before"],
   ["rule.user", "user"], ["rule", "other message"], ["rule.double", "second model"], ["swatch.framed", "selected"],
 ];
 
-/** The two siblings of the address, or `null`; the selected one is on the right. */
-function chosenTwo(group, asked) {
+/** The siblings that the address chooses: none for all, one for its transcript; the selected one is among them. */
+function chosenSiblings(group, asked) {
   const has = (sibling) => group.rollouts.some((entry) => entry.sibling === sibling);
-  const two = (asked.two || "").split(",").map(Number);
-  if (!asked.two || two.length !== 2 || two[0] === two[1] || !two.every(has)) return null;
-  const to = Number(asked.s ?? two[0]);
-  return has(to) && !two.includes(to) ? [two[0], to] : two;
+  const only = [...new Set(listed(asked.only).map(Number))].filter(has).slice(0, 2);
+  const to = Number(asked.s ?? only[0]);
+  return only.length && has(to) && !only.includes(to) ? [...only.slice(0, -1), to] : only;
+}
+
+/** A group's status, and how many of its siblings were dropped. */
+function statusNode({ status, reason, rollouts, failures }) {
+  return [el("span.status." + status, { title: reason }, status),
+    failures.length ? el("span.status.failed", { title: "These siblings have no credit, and the others fewer peers" }, `${failures.length} of ${failures.length + rollouts.length} dropped`) : null];
 }
 
 class GroupView {
-  constructor(group, two = null) {
+  constructor(group, only = []) {
     this.group = group;
-    this.two = two;
-    this.siblings = (two || group.rollouts.map((entry) => entry.sibling)).map((sibling) => findRollout(group.id, sibling));
+    this.only = only;
+    this.siblings = (only.length ? only : group.rollouts.map((entry) => entry.sibling)).map((sibling) => findRollout(group.id, sibling));
+    this.survey = only.length === 1 ? surveyOf(this.siblings[0].entry) : null;
+    this.folded = new Set();
     this.rowCount = most(this.siblings.map(({ acts, actOf }) => Math.max(acts.length, actOf.length ? actOf.at(-1) + 1 : 0)).concat(0));
     this.longest = most(this.siblings.map(({ entry }) => entry.turns.kind.length).concat(0));
     this.selected = { column: 0, turn: 0 };
     this.observer = null;
-    this.node = el("div.group", { style: { "--siblings": Math.max(1, this.siblings.length) } });
+    this.node = el("div.group" + (this.survey ? ".transcript" : ""), { style: { "--siblings": Math.max(1, this.siblings.length) } });
     this.matrix = el("div.matrix", { tabindex: "0", role: "group", "aria-label": "Siblings side by side, a row per turn" });
     this.above = el("div.above");
     this.rows = range(this.rowCount, (act) => el("div.mrow.pending", { "data-act": act }, el("div.gutter", {}, act + 1)));
@@ -41,23 +48,41 @@ class GroupView {
     const { groups } = page.index;
     const at = groups.indexOf(this.group);
     const step = (to, words) => (groups[to] ? el("a.quiet", { href: hashOf({ g: groups[to].id }), title: words + " group" }, words === "next" ? "next →" : "← previous") : el("span.quiet.off", {}, words === "next" ? "next →" : "← previous"));
-    return el("div.grouphead", {}, el("h1", {}, shown(this.group.item)), el("span.status." + this.group.status, {}, this.group.status),
+    return el("div.grouphead", {}, el("h1", {}, shown(this.group.item)), statusNode(this.group),
       this.group.reason ? el("span.muted", {}, shown(this.group.reason)) : null, el("span.muted", {}, `${plural(this.group.rollouts.length, "sibling")}, epoch ${this.group.epoch}, group ${num(at + 1)} of ${num(groups.length)}`),
       this.group.weights.length > 1 ? el("span.badge.masked", { title: "Its turns were sampled by several versions of the weights" }, "weights " + this.group.weights.map((each) => shown(each ?? "unknown")).join(", ")) : null,
-      this.chooser(), el("span.grow"), step(at - 1, "previous"), step(at + 1, "next"), copyButton("copy link", () => fullLink(hashOf({ g: this.group.id })), "the link to this group"), button(".quiet", "print", () => this.print(), { title: "Draw every turn, then print" }));
+      this.chooser(), typed("turn", "", (turn) => turn && this.show(this.selected.column, turn - 1), "number"), this.survey ? this.transcriptTools() : null, el("span.grow"), step(at - 1, "previous"), step(at + 1, "next"), copyButton("copy link", () => fullLink(hashOf({ g: this.group.id })), "the link to this group"));
   }
 
-  /** Choose the two siblings to compare, if there are more. */
+  /** Choose one sibling, for its transcript, or two. */
   chooser() {
-    const all = this.group.rollouts.map((entry) => entry.sibling);
-    if (all.length < 3) return null;
-    const shownTwo = this.two || ["", ""];
-    const choose = (at, sibling) => {
-      const other = shownTwo[1 - at] === "" || shownTwo[1 - at] === sibling ? all.find((each) => each !== sibling) : shownTwo[1 - at];
-      go({ g: this.group.id, two: at ? [other, sibling] : [sibling, other] });
-    };
-    const pick = (at) => choice(`sibling ${at ? "on the right" : "on the left"}`, "all siblings", all.map(String), String(shownTwo[at]), (value) => (value === "" ? go({ g: this.group.id }) : choose(at, Number(value))), (value) => "sibling " + value);
-    return el("span.two", {}, pick(0), this.two ? [" beside ", pick(1)] : null);
+    const all = this.group.rollouts.map((entry) => String(entry.sibling));
+    const [left, right] = this.only.map(String);
+    const to = (...only) => go({ g: this.group.id, only: [...new Set(only.filter(Boolean))].join(",") });
+    const words = (sibling) => "sibling " + sibling;
+    return el("span.two", {}, choice("sibling on the left", "all siblings", all, left, (value) => to(value, value && right), words),
+      left && all.length > 1 ? [" beside ", choice("sibling on the right", "none", all.filter((each) => each !== left), right, (value) => to(left, value), words)] : null);
+  }
+
+  transcriptTools() {
+    const all = this.siblings[0].actOf.map((_, turn) => turn);
+    return [button(".quiet", "fold all", () => this.fold(all, this.folded.size < all.length), { title: "Fold or unfold every turn (F)" }),
+      button(".quiet", "download JSON", () => this.download(), { title: "This rollout as a file" })];
+  }
+
+  /** Fold or unfold turns; a folded one shows its first words. */
+  fold(turns, folded) {
+    for (const turn of turns) {
+      this.folded[folded ? "add" : "delete"](turn);
+      this.node.querySelector(`.turn[data-turn="${turn}"]`)?.classList.toggle("folded", folded);
+    }
+  }
+
+  async download() {
+    const { group, siblings: [{ entry }] } = this;
+    const parts = await Promise.all(entry.blocks.map(block));
+    const { blocks: _blocks, starts: _starts, turns: _columns, ...facts } = entry;
+    save(JSON.stringify({ group: group.id, item: group.item, epoch: group.epoch, ...facts, ...parts[0], turns: parts.flatMap(({ turns }) => turns) }, null, 1), `${group.item}-${entry.sibling}.json`.replaceAll(/[^\w.-]/g, "_"));
   }
 
   head() {
@@ -65,9 +90,10 @@ class GroupView {
       const { entry } = rollout;
       const passed = hasPassed(entry);
       return el("div.sibling", { "data-sibling": entry.sibling }, el("div.sibline", {},
-        el("b", {}, "sibling " + entry.sibling), passed === null ? null : el("i.dot." + (passed ? "passed" : "failed"), { title: passed ? "passed" : "not passed" }),
+        el("a.name", { href: hashOf({ g: this.group.id, only: entry.sibling }), title: "Read this sibling alone" }, "sibling " + entry.sibling), passed === null ? null : el("i.dot." + (passed ? "passed" : "failed"), { title: passed ? "passed" : "not passed" }),
         el("span", { title: "score " + exact(entry.score) }, "score ", el("b", {}, num(entry.score))), entry.outcome === null ? null : el("span.muted", {}, "outcome " + num(entry.outcome)), el("span.grow"),
         el("span.muted", { title: shown(ending(entry)) }, shown(ending(entry)))),
+      entry.trunk === null ? null : el("a", { href: turnHash(this.group.id, entry.trunk, entry.replayed), title: "Its turns before are those of its trunk, played again" }, branchWords(entry)),
       this.group.status === "failed" ? null : strip(entry, { height: 10, longest: Math.max(1, this.longest), jump: (turn) => this.show(column, turn) }));
     }));
   }
@@ -81,7 +107,8 @@ class GroupView {
         keysNode(GROUP_KEYS),
         whole.error ? el("div.error", {}, el("b", {}, "Siblings could not be compared. "), shown(whole.error)) : null,
         whole.failures.map((failure) => failureNode(failure, this.group.failures.find((each) => each.sibling === failure.sibling))),
-        el("div.openings", {}, first && first.prompt.length ? details(`prompt (${plural(first.prompt.length, "message")})`, promptNode(first.prompt), true) : null,
+        this.survey ? threadNodes((await this.survey).threads) : null,
+        el("div.openings", {}, first && first.prompt.length ? details(`prompt (${plural(first.prompt.length, "message")})`, first.prompt.map((message) => messageNode(message)), true) : null,
           whole.item === null ? null : details("item", () => [copyButton("copy", () => JSON.stringify(whole.item, null, 2), "the item"), textBlock(JSON.stringify(whole.item, null, 2), { spec: "div.text.mono" })]),
           whole.tools.length ? details(plural(whole.tools.length, "tool"), () => textBlock(JSON.stringify(whole.tools, null, 2), { spec: "div.text.mono" })) : null,
           whole.judge_calls.length ? details(plural(whole.judge_calls.length, "question") + " about the group", () => whole.judge_calls.map((call) => judgeNode(call)), true) : null));
@@ -102,7 +129,7 @@ class GroupView {
 
   /** Remove a row that is far from the viewport; keep its height. */
   empty(row) {
-    if (row.classList.contains("pending") || this.printing) return;
+    if (row.classList.contains("pending")) return;
     row.style.minHeight = row.offsetHeight + "px";
     row.classList.add("pending");
     replace(row, el("div.gutter", {}, Number(row.dataset.act) + 1));
@@ -118,14 +145,20 @@ class GroupView {
     const { entry } = rollout;
     const words = el("div.words", {}, el("span.wait", {}, "…"));
     const parts = el("span.parts");
-    const node = el("article.turn", { "data-turn": turn, "data-column": column, "aria-label": `sibling ${entry.sibling}, ${turnTitle(turn)}` },
-      el("a.turnhead", { href: turnHash(this.group.id, entry.sibling, turn), title: "How this credit came about" }, turn === rollout.acts[rollout.actOf[turn]] && turn === rollout.actOf[turn] ? null : el("span.muted", {}, turnTitle(turn)),
+    const gist = el("span.gist");
+    const node = el("article.turn" + (this.folded.has(turn) ? ".folded" : ""), { "data-turn": turn, "data-column": column, "aria-label": `sibling ${entry.sibling}, ${turnTitle(turn)}` },
+      el("a.turnhead", { href: turnHash(this.group.id, entry.sibling, turn), title: "How this credit came about" }, !this.survey && turn === rollout.acts[rollout.actOf[turn]] && turn === rollout.actOf[turn] ? null : el("span.muted", {}, turnTitle(turn)),
         creditChip(rollout, turn),
         el("span.reward", { title: "reward " + exact(entry.turns.rewards[turn]) }, entry.turns.rewards[turn] === null ? el("span.muted", {}, "not scored") : ["reward ", el("b", {}, signed(entry.turns.rewards[turn]))]),
-        parts, badgeList(rollout, turn), el("span.muted.right", {}, num(entry.turns.tokens[turn]) + " tok")), words);
-    turnOf(entry, turn).then((whole) => {
-      replace(parts, whole.thread === null ? null : el("span.part", {}, `thread ${whole.thread + 1}`), Object.entries(whole.parts).filter(([, value]) => value).map(([name, value]) => el("span.part", {}, `${shown(name)} ${signed(value)}`)));
-      replace(words, whole.condensed || whole.saw ? sawNode(whole) : null, turnWords(whole, page.needle));
+        parts, badgeList(rollout, turn), el("span.muted.right", {}, num(entry.turns.tokens[turn]) + " tok")),
+      this.survey ? gist : null, words);
+    if (this.survey) node.prepend(button(".quiet.foldmark", "▾", () => this.fold([turn], !this.folded.has(turn)), { "aria-label": `Fold ${turnTitle(turn)}` }));
+    Promise.all([turnOf(entry, turn), this.survey]).then(([whole, survey]) => {
+      if (whole.thread !== null && survey) node.classList.add("lane");
+      node.style.setProperty("--lane", Math.min(whole.thread ?? 0, 6));
+      gist.textContent = survey && shown(turnText(whole).replace(/\s+/g, " ").slice(0, 240));
+      replace(parts, whole.thread === null ? null : el("span.part.thread", {}, threadTitle(whole.thread, survey?.threads)), Object.entries(whole.parts).filter(([, value]) => value).map(([name, value]) => el("span.part", {}, `${shown(name)} ${signed(value)}`)));
+      replace(words, whole.condensed || whole.saw ? sawNode(whole) : null, turnWords(whole, page.needle, survey?.firstTurns));
       if (!words.firstChild) replace(words, el("span.none", {}, "(no text)"));
     }).catch((error) => replace(words, el("div.error", {}, shown(error.message))));
     return node;
@@ -180,23 +213,13 @@ class GroupView {
     return this.siblings.findIndex(({ entry }) => entry.sibling === sibling);
   }
 
-  /** Fill every row for printing. */
-  async print() {
-    this.printing = true;
-    for (const row of this.rows) this.fill(row);
-    await Promise.all(this.siblings.flatMap(({ entry }) => entry.blocks.map(block)));
-    await pause();
-    window.print();
-    this.printing = false;
-  }
-
   close() {
     this.observer.disconnect();
   }
 }
 
 function failureNode(failure, entry) {
-  return el("div.failure", {}, el("b", {}, `sibling ${failure.sibling} was dropped`), entry ? ` after ${plural(entry.turns, "turn")}` : "", ": ", shown(plain(failure.error)), entry && entry.where ? el("span.muted", {}, " " + shown(entry.where)) : null,
+  return el("div.failure", {}, el("b", {}, `sibling ${failure.sibling} was dropped`), entry ? ` after ${plural(entry.turns, "turn")}` : "", ": ", shown(plain(failure.error)),
     failure.traceback ? details("traceback", () => [copyButton("copy", () => plain(failure.traceback), "the traceback"), textBlock(failure.traceback, { spec: "div.text.mono" })]) : null,
     failure.judge_calls.length ? details(plural(failure.judge_calls.length, "question"), () => failure.judge_calls.map((call) => judgeNode(call))) : null);
 }
@@ -210,8 +233,8 @@ function agentNode(agent) {
 
 /** The condensed context that the model saw. */
 function sawNode(turn) {
-  const head = turn.condensed ? `context condensed${turn.condensed.cause ? " by " + shown(turn.condensed.cause) : ""}${turn.condensed.tokens_before === undefined ? "" : `: ${num(turn.condensed.tokens_before)} → ${num(turn.condensed.tokens_after)} tokens`}` : "what the model saw";
-  return el("div.saw", {}, el("span.badge.condensed", {}, head), turn.saw ? details("what it saw", () => turn.saw.map((part) => (part.message ? messageNode(part.message) : el("div.muted", {}, `messages ${part.start + 1} to ${part.end} of the conversation`)))) : null);
+  const head = turn.condensed && `context condensed${turn.condensed.cause ? " by " + shown(turn.condensed.cause) : ""}${turn.condensed.tokens_before === undefined ? "" : `: ${num(turn.condensed.tokens_before)} → ${num(turn.condensed.tokens_after)} tokens`}`;
+  return el("div.saw", {}, head && el("span.badge", {}, head), turn.saw ? details("what the model saw", () => turn.saw.map((part) => (part.message ? messageNode(part.message) : el("div.muted", {}, `messages ${part.start + 1} to ${part.end} of the conversation`)))) : null);
 }
 
 function pairs(values, name) {

@@ -2,8 +2,7 @@
 // Keys, and their help.
 
 const KEYS = [
-  ["j  k", "next and previous row of a list; next and previous turn of a sibling"],
-  ["↑ ↓", "the same"],
+  ["j  k  ↓  ↑", "next and previous row of a list; next and previous turn of a sibling"],
   ["← →", "in a group: the sibling beside it, at the same turn"],
   ["Enter", "open what is selected: a row, or the credit of a turn"],
   ["Esc", "close what is open; from a group, go back to the list"],
@@ -11,6 +10,8 @@ const KEYS = [
   ["[  ]", "previous and next group"],
   ["/", "search all texts"],
   ["1 2 3 4", "overview, rollouts, turns, estimators"],
+  ["g", "in a group: go to the turn whose number is typed"],
+  ["f  F", "in a transcript: fold or unfold the selected turn, or all"],
   ["d", "light or dark"],
   ["?", "these keys"],
 ];
@@ -31,6 +32,8 @@ const KEY_ACTS = {
   n: () => walk(1), p: () => walk(-1), "[": () => neighbour(-1), "]": () => neighbour(1),
   "/": () => document.getElementById("search").select(),
   1: () => go({ v: "overview" }), 2: () => go({ v: "rollouts" }), 3: () => go({ v: "turns" }), 4: () => go({ v: "estimators" }),
+  g: () => document.querySelector(".grouphead input")?.select() ?? false,
+  f: () => fold((view) => [view.selected.turn]), F: () => fold((view) => view.siblings[0].actOf.map((_, turn) => turn)),
   d: toggleTheme, "?": toggleHelp,
 };
 
@@ -53,6 +56,13 @@ function open() {
   if (!(view instanceof GroupView)) return false;
   const { column, turn } = view.selected;
   go(inGroup({ g: view.group.id, s: view.siblings[column].entry.sibling, t: turn }));
+}
+
+function fold(turnsOf) {
+  const view = views.current;
+  if (!view?.survey) return false;
+  const turns = turnsOf(view);
+  view.fold(turns, turns.some((turn) => !view.folded.has(turn)));
 }
 
 function walk(step) {
@@ -78,7 +88,7 @@ function escape(event, typing) {
   if (typing) return event.target.blur();
   const asked = route();
   if (asked.t !== undefined) go(inGroup({ g: asked.g, s: asked.s }));
-  else if (asked.v === "group") go({ v: "rollouts" });
+  else if (asked.v === "group") go(asked.only ? { g: asked.g } : { v: "rollouts" });
 }
 
 function toggleHelp() {
@@ -86,28 +96,22 @@ function toggleHelp() {
   if (open) return open.remove();
   const close = button(".quiet", "close", () => document.getElementById("help").remove());
   document.body.append(el("div", { id: "help", role: "dialog", "aria-label": "Keys", "aria-modal": "true" }, el("div.helpbox", {}, el("h2", {}, "Keys"), el("table", {}, KEYS.map(([keys, words]) => el("tr", {}, el("th", { scope: "row" }, keys.split("  ").map((each) => el("kbd", {}, each))), el("td", {}, words)))),
-    el("p.note", {}, "Turns and siblings are counted from 0, as in the record. Blue and + is credit above the peers, orange and − below. A passed rollout is one that its evaluation says passed, or one with at least the score that Turns names."), close)));
+    el("p.note", {}, "Turns are counted from 1, siblings from 0 as in the record. Blue and + is credit above the peers, orange and − below. A passed rollout is one that its evaluation says passed, or one with at least the score that Turns names."), close)));
   close.focus();
 }
 
-function theme(name) {
-  if (name) document.documentElement.dataset.theme = name;
-}
-
 function toggleTheme() {
-  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  theme(dark ? "light" : "dark");
-  try {
-    localStorage.setItem("turnwise-theme", dark ? "light" : "dark");
-  } catch {
-    // A page from disk may have no storage; the choice is lost on reload.
-  }
+  const { style } = document.documentElement;
+  const dark = style.colorScheme ? style.colorScheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  style.colorScheme = keptTheme(dark ? "light" : "dark");
 }
 
-function localStored(name) {
+/** Keep a theme, or return the kept one; a page from disk may have no storage, and forgets it. */
+function keptTheme(theme = "") {
   try {
-    return localStorage.getItem("turnwise-" + name);
+    if (theme) localStorage.setItem("turnwise-theme", theme);
+    return localStorage.getItem("turnwise-theme");
   } catch {
-    return null;
+    return theme;
   }
 }

@@ -62,7 +62,7 @@ function ledgerNode(turn) {
       el("th", { scope: "row" }, row.name, row.note ? el("small", {}, row.note) : null),
       el("td.bar", { "aria-hidden": "true" }, waterfall(row, place)),
       el("td.n", { title: exact(row.value), "data-exact": exact(row.value) }, aligned(signed(row.value, 4), 4))))),
-    keysNode([["plus-mark", "adds"], ["minus-mark", "takes away"], ["fill-quiet", "sum so far"]]),
+    keysNode([["plus", "adds"], ["minus", "takes away"], ["fill-quiet", "sum so far"]]),
     el("p.trained", {}, turn.trained ? ["trained on ", el("b", {}, plural(ledger.tokens, "token")), ledger.tokens ? ", each with this advantage" : ""] : ["masked: ", el("b", {}, "no token of this turn is trained")]),
     adds ? null : el("p.note", {}, `These comparisons come to ${signed(termSum(ledger), 4)}; the rest is in the notes.`),
     ledger.notes.length ? el("ul.notes", {}, ledger.notes.map((note) => el("li", {}, shown(note)))) : null);
@@ -70,7 +70,7 @@ function ledgerNode(turn) {
 
 function waterfall({ from, to, total, last, value }, place) {
   const [low, high] = [place(Math.min(from, to)), place(Math.max(from, to))];
-  const kind = total && !last ? ".neutral" : value < 0 || (!total && to < from) ? ".minus" : ".plus";
+  const kind = total && !last ? ".fill-quiet" : value < 0 || (!total && to < from) ? ".minus" : ".plus";
   return svg("svg.waterfall", { viewBox: "0 0 100 12", preserveAspectRatio: "none" },
     svg("line.zero", { x1: place(0), x2: place(0), y1: 0, y2: 12 }),
     svg("rect" + kind, { x: low, y: 2.5, width: Math.max(0.7, high - low), height: 7 }));
@@ -110,7 +110,7 @@ function dots(term) {
     taken.set(Math.round(x / 6), above + 1);
     add(node, [tip(svg("circle.peer", { cx: x, cy: 18 - Math.min(12, above * 3), r: 4.5 }), () => [`sibling ${peer.sibling}${peer.turn === null ? "" : ", " + turnTitle(peer.turn)}`, num(peer.value)])]);
   }
-  const kind = term.value > middle ? ".plus" : term.value < middle ? ".minus" : "";
+  const kind = term.value > middle ? ".plus" : term.value < middle ? ".minus" : ".fill-quiet";
   const text = (x, words) => svg("text.tick.mid", { x: Math.max(40, Math.min(440, x)), y: 42 }, words);
   const near = Math.abs(place(term.value) - place(middle)) < 90;
   return add(node, [svg("rect.own" + kind, { x: place(term.value) - 5, y: 13, width: 10, height: 10, transform: `rotate(45 ${place(term.value)} 18)` }),

@@ -3,7 +3,7 @@
 
 const POLL_MS = 2000;
 
-const live = { lost: 0, added: 0 };
+const live = { lost: 0 };
 
 async function poll() {
   for (;;) {
@@ -24,47 +24,26 @@ async function poll() {
 
 /** Start again after the record was replaced. */
 async function begin() {
-  forgetBlocks();
+  Object.assign(blocks, { kept: new Map(), chars: 0 });
   takeIndex(await readIndex());
-  live.added = 0;
   closeDrawer();
-  views.current?.close?.();
-  views.name = "";
   draw();
 }
 
 /** Append groups; known ones stay the same objects, so that an open one stays open. */
 function append(index) {
   const added = index.groups.filter((group) => !page.groupById.has(group.id));
-  const known = page.index.groups;
-  if (!added.length) {
-    page.index.live = index.live;
-    return;
-  }
-  const kept = page.rollouts;
-  const { passing, fullColour } = page;
+  const { groups: known, cut } = page.index;
+  page.index.live = index.live;
+  if (!added.length && String(index.cut) === String(cut)) return;
+  const { rollouts, passing, fullColour } = page;
   takeIndex({ ...index, groups: [...known, ...added] });
-  const old = new Map(kept.map((rollout) => [rollout.entry, rollout]));
-  page.rollouts = page.rollouts.map((rollout) => old.get(rollout.entry) || rollout);
-  page.rolloutByEntry = new Map(page.rollouts.map((rollout) => [rollout.entry, rollout]));
   // Keep colours and the passing score, if there were any.
-  if (kept.length) Object.assign(page, { passing, fullColour });
-  live.added += added.length;
-  if (views.name === "rollouts" || views.name === "turns") views.current.again();
-}
-
-function liveNode() {
-  return el("span.live", { id: "live", role: "status" }, liveWords());
-}
-
-function liveWords() {
-  if (!page.index.live) return null;
-  if (live.lost > 1) return "the server is gone";
-  const stale = views.name === "overview" && live.added;
-  return [el("i.pulse"), plural(page.index.groups.length, "group") + " so far", stale ? button(".quiet", "show", () => { live.added = 0; draw(); }) : null];
+  if (rollouts.length) Object.assign(page, { passing, fullColour });
+  views.current?.again?.();
 }
 
 function drawLive() {
-  const node = document.getElementById("live");
-  if (node) replace(node, liveWords());
+  const words = live.lost > 1 ? "the server is gone" : [el("i.pulse"), plural(page.index.groups.length, "group") + " so far"];
+  replace(document.getElementById("live"), page.index.live ? words : null);
 }

@@ -2,10 +2,10 @@
 // Messages, tool calls, results, replies, questions to second models.
 
 /** The messages of one turn, in order. */
-function turnWords(turn, needle = "") {
+function turnWords(turn, needle = "", firstTurns = null) {
   return [
     ...assistantWords(turn.message, needle),
-    turn.results.map((result) => resultNode(result, needle)),
+    turn.results.map((result) => resultNode(result, needle, firstTurns && firstTurns.get(plain(result.content)) < turn.index ? firstTurns.get(plain(result.content)) : null)),
     turn.replies.map((reply) => messageNode(reply, needle)),
     turn.judge_calls.map((call) => judgeNode(call, needle)),
     artefactNodes(turn.artefacts),
@@ -21,13 +21,9 @@ function assistantWords(message, needle) {
 }
 
 function messageNode(message, needle = "") {
-  if (message.role === "assistant") return el("div.message.assistant", {}, el("span.role", {}, "assistant"), assistantWords(message, needle));
+  if (message.role === "assistant") return el("div.message", {}, el("span.role", {}, "assistant"), assistantWords(message, needle));
   const spec = message.role === "tool" ? "div.text.mono" : "div.text";
-  return el("div.message." + roleClass(message.role), {}, el("span.role", {}, shown(message.role)), textBlock(message.content, { spec, needle }) || el("span.none", {}, "(empty)"));
-}
-
-function roleClass(role) {
-  return ["system", "user", "tool"].includes(role) ? role : "other";
+  return el("div.message" + (message.role === "user" ? ".user" : ""), {}, el("span.role", {}, shown(message.role)), textBlock(message.content, { spec, needle }) || el("span.none", {}, "(empty)"));
 }
 
 function callNode(call, needle) {
@@ -55,7 +51,8 @@ function objectOf(text) {
   }
 }
 
-function resultNode(result, needle) {
+/** A result; with `first`, folded, since that turn has the same. */
+function resultNode(result, needle, first = null) {
   const failed = result.error || result.timed_out || result.exit_code;
   return el("div.result" + (failed ? ".failed" : ""), {},
     el("div.callhead", {}, el("span.role", {}, "result"), shown(result.name),
@@ -63,7 +60,8 @@ function resultNode(result, needle) {
       result.timed_out ? el("span.badge.tool-error", {}, "timed out") : null,
       result.exit_code === null ? null : el("span" + (result.exit_code ? ".bad" : ".muted"), {}, "exit " + result.exit_code),
       result.duration_s ? el("span.muted", {}, seconds(result.duration_s)) : null),
-    textBlock(result.content, { spec: "div.text.mono", needle }) || el("span.none", {}, "(empty)"));
+    first === null ? textBlock(result.content, { spec: "div.text.mono", needle }) || el("span.none", {}, "(empty)")
+      : details(`the same as in ${turnTitle(first)}`, () => textBlock(result.content, { spec: "div.text.mono", needle })));
 }
 
 function judgeNode(call, needle = "") {
@@ -100,9 +98,4 @@ function turnText(turn) {
     ...turn.results.map((result) => `[result ${result.name}]\n${plain(result.content)}`),
     ...turn.replies.map((reply) => `[${reply.role}]\n${plain(reply.content)}`),
   ].filter(Boolean).join("\n\n");
-}
-
-/** The prompt of a rollout: once for all siblings if it is the same. */
-function promptNode(messages) {
-  return messages.map((message) => messageNode(message));
 }

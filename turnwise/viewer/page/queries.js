@@ -13,7 +13,7 @@ const TURN_QUERIES = {
     label: "negative credit in a passed one",
     holds: ({ entry }, at) => entry.turns.advantages[at] < -EPSILON && hasPassed(entry) === true,
   },
-  "not-scored": { label: "not scored", holds: ({ entry }, at) => entry.turns.rewards[at] === null },
+  "not-scored": { label: "not scored", holds: ({ entry }, at) => entry.turns.rewards[at] === null && entry.turns.kind[at] !== "s" },
   rewarded: { label: "rewarded", holds: ({ entry }, at) => Boolean(entry.turns.rewards[at]) },
   "no-credit": { label: "no credit", holds: ({ entry }, at) => Math.abs(entry.turns.advantages[at]) <= EPSILON },
   untrained: { label: "masked (not trained)", holds: ({ entry }, at) => !entry.turns.trained[at] },
@@ -29,12 +29,12 @@ const TURN_QUERIES = {
   },
 };
 
+/** Name → number of a turn; the largest comes first. */
 const TURN_ORDERS = {
-  place: { label: "in order" },
-  largest: { label: "largest credit", by: (turn) => Math.abs(advantageOf(turn)) },
-  highest: { label: "most positive", by: advantageOf },
-  lowest: { label: "most negative", by: (turn) => -advantageOf(turn) },
-  tokens: { label: "most tokens", by: ({ rollout, at }) => rollout.entry.turns.tokens[at] },
+  "largest credit": (turn) => Math.abs(advantageOf(turn)),
+  "most positive": advantageOf,
+  "most negative": (turn) => -advantageOf(turn),
+  "most tokens": ({ rollout, at }) => rollout.entry.turns.tokens[at],
 };
 
 function advantageOf({ rollout, at }) {
@@ -49,13 +49,13 @@ function matchingTurns(asked) {
   for (const rollout of page.rollouts) {
     if (asked.end && ending(rollout.entry) !== asked.end) continue;
     const count = rollout.entry.turns.kind.length;
-    for (let at = 0; at < count; at += 1) {
+    for (let at = rollout.entry.replayed; at < count; at += 1) {
       if (act !== null && rollout.actOf[at] !== act) continue;
       if (tests.every((holds) => holds(rollout, at))) found.push({ rollout, at });
     }
   }
-  const order = own(TURN_ORDERS, asked.sort);
-  return order && order.by ? ordered(found, order.by) : found;
+  const by = own(TURN_ORDERS, asked.sort);
+  return by ? ordered(found, by) : found;
 }
 
 /** Sort by a number, largest first; stable. */
@@ -81,19 +81,23 @@ function counted(values) {
 }
 
 /** Labels of a turn by its numbers in the index. */
-function badges({ entry }, at) {
-  const turns = entry.turns;
+function badges({ group, entry }, at) {
+  const { turns, trunk, replayed } = entry;
+  const branches = group.rollouts.filter((each) => each.trunk === entry.sibling && each.replayed === at).map(({ sibling }) => sibling);
   return [
+    at < replayed && ["replayed", `${turnTitle(at)} of sibling ${trunk}, which trains it, played again`],
+    trunk !== null && at === replayed && [branchWords(entry), "From here on it plays by itself"],
+    branches.length && [`branched: sibling ${branches.join(", ")}`, "Siblings that play on from here in another way"],
     turns.kind[at] === "s" && ["summary", "The model was asked to shorten the conversation"],
     turns.kind[at] === "u" && ["undelivered", "The agent had stopped waiting for it: it has no reward of its own"],
     turns.forks[at] && ["fork", "A new token row begins here"],
     turns.condensed[at] && ["condensed", "The model saw less than all that came before"],
-    !turns.trained[at] && ["masked", "Not trained: its tokens are masked and it has no advantage"],
-    turns.alone[at] === 1 && ["no peer", "No sibling turn to be compared with"],
-    turns.tool_errors[at] && ["tool error", plural(turns.tool_errors[at], "tool call") + " failed"],
+    !turns.trained[at] && at >= replayed && ["masked", "Not trained: its tokens are masked and it has no advantage", ".masked"],
+    turns.alone[at] === 1 && ["no peer", "No sibling turn to be compared with", ".no-peer"],
+    turns.tool_errors[at] && ["tool error", plural(turns.tool_errors[at], "tool call") + " failed", ".tool-error"],
   ].filter(Boolean);
 }
 
 function badgeList(rollout, at) {
-  return badges(rollout, at).map(([words, title]) => el("span.badge." + words.replace(" ", "-"), { title }, words));
+  return badges(rollout, at).map(([words, title, kind = ""]) => el("span.badge" + kind, { title }, words));
 }

@@ -23,7 +23,7 @@ function rolloutsView() {
     restate(asked);
     const items = matchingRollouts(asked);
     list.show(items, keep);
-    count.textContent = `${num(items.length)} of ${num(page.rollouts.length + failedCount())}`;
+    count.textContent = `${num(items.length)} of ${num(page.rolloutByEntry.size + failedCount())}`;
     replace(heads, rolloutHeads(asked, update));
   };
   const asked = route();
@@ -45,7 +45,7 @@ function matchingRollouts(asked) {
   const needle = (asked.text || "").toLowerCase();
   const [from, to] = [Number(asked.from), Number(asked.to)];
   const dropped = page.index.groups.flatMap((group) => group.failures.map((failure) => ({ group, failure })));
-  const kept = page.rollouts.filter(({ group, entry }) =>
+  const kept = [...page.rolloutByEntry.values()].filter(({ group, entry }) =>
     (!asked.status || group.status === asked.status)
     && (!asked.end || ending(entry) === asked.end)
     && (!asked.from || (entry.score !== null && entry.score >= from))
@@ -76,7 +76,7 @@ function rolloutCells({ group, entry, failure, acts }) {
   return [
     el("span.c-item", { title: group.id }, shown(group.item), group.epoch ? el("small", {}, ` · ${group.epoch}`) : null),
     el("span.c-sibling", {}, entry.sibling),
-    el("span.c-status", {}, el("span.status." + group.status, { title: group.reason }, group.status)),
+    el("span.c-status", {}, statusNode(group), entry.trunk === null ? null : el("span.status", { title: branchWords(entry) }, `branch of ${entry.trunk}`)),
     el("span.c-score", { title: exact(entry.score) }, passed === null ? null : el("i.dot." + (passed ? "passed" : "failed"), { title: passed ? "passed" : "not passed" }), aligned(num(entry.score))),
     el("span.c-outcome", {}, aligned(num(entry.outcome))), el("span.c-turns", {}, acts.length), el("span.c-tokens", {}, num(tokensOf(entry))),
     el("span.c-credit", {}, creditChip({ group, entry }, entry.turns.advantages.reduce((high, each, at, all) => (Math.abs(each) > Math.abs(all[high]) ? at : high), 0))),
@@ -105,14 +105,8 @@ function strip(entry, { height = 12, jump = null, longest = page.longest } = {})
 /** An input that reports its text when typing pauses. */
 function typed(placeholder, value, changed, type = "search") {
   let timer = 0;
-  const input = el("input", { type, placeholder, value: value || "", "aria-label": placeholder, step: "any", oninput: () => {
+  return el("input", { type, placeholder, value: value || "", "aria-label": placeholder, step: "any", oninput: ({ target }) => {
     clearTimeout(timer);
-    timer = setTimeout(() => changed(input.value), 150);
+    timer = setTimeout(() => changed(target.value), 150);
   } });
-  return input;
-}
-
-function choice(name, all, values, chosen, changed, words = shown) {
-  const options = ["", ...values].map((value) => el("option", { value, selected: value === (chosen || "") }, value ? words(value).slice(0, 80) : all));
-  return el("select", { "aria-label": name, onchange: (event) => changed(event.target.value) }, options);
 }

@@ -23,10 +23,10 @@ function hashOf(asked) {
   return "#" + new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
 }
 
-/** A place in a group; keep the choice of two siblings. */
+/** A place in a group; keep the choice of siblings. */
 function inGroup(asked) {
   const now = route();
-  return now.g === asked.g ? { ...asked, two: now.two } : asked;
+  return now.g === asked.g ? { ...asked, only: now.only } : asked;
 }
 
 function turnHash(groupId, sibling, turn) {

@@ -1,7 +1,7 @@
 "use strict";
 // Shows the view of the address.
 
-const views = { current: null, name: "", groupId: null };
+const views = { current: null };
 
 function bar() {
   const asked = route();
@@ -10,8 +10,9 @@ function bar() {
   const search = el("input", { id: "search", type: "search", placeholder: "search all texts  /", value: page.needle, "aria-label": "Search all texts", onkeydown: (event) => {
     if (event.key === "Enter") go({ ...(asked.v === "turns" ? route() : { v: "turns" }), text: search.value });
   } });
-  replace(document.getElementById("bar"), el("a.brand", { href: "#" }, "Turnwise"), el("span.title", {}, shown(page.index.title)), el("nav", { "aria-label": "Views" }, tabs), el("span.grow"), liveNode(), search,
+  replace(document.getElementById("bar"), el("a.brand", { href: "#" }, "Turnwise"), el("span.title", {}, shown(page.index.title)), el("nav", { "aria-label": "Views" }, tabs), el("span.grow"), el("span.live", { id: "live", role: "status" }), search,
     button(".quiet", "◐", toggleTheme, { title: "Light or dark", "aria-label": "Light or dark" }), button(".quiet", "?", toggleHelp, { title: "Keys", "aria-label": "Keys" }));
+  drawLive();
 }
 
 function draw() {
@@ -23,9 +24,8 @@ function draw() {
   if (asked.v === "group") return drawGroup(asked, host);
   closeDrawer();
   views.current?.close?.();
-  const made = { overview: () => ({ node: overview(), again: draw }), rollouts: rolloutsView, turns: turnsView, estimators: estimatorsView, credit: () => ({ node: creditView(), again: draw }) }[asked.v]();
+  const made = { overview: overviewView, rollouts: rolloutsView, turns: turnsView, estimators: estimatorsView, credit: () => ({ node: creditView() }) }[asked.v]();
   views.current = made;
-  views.name = asked.v;
   replace(host, made.node);
   document.title = `${VIEWS[asked.v]} · ${shown(page.index.title)}`;
 }
@@ -38,11 +38,10 @@ function drawGroup(asked, host) {
     replace(host, el("p.notice", {}, `No group ${shown(asked.g)} is in this page.`));
     return;
   }
-  const two = chosenTwo(group, asked);
-  if (views.name !== "group" || views.current?.group !== group || String(views.current.two) !== String(two)) {
+  const only = chosenSiblings(group, asked);
+  if (views.current?.group !== group || String(views.current.only) !== String(only)) {
     views.current?.close?.();
-    views.current = new GroupView(group, two);
-    views.name = "group";
+    views.current = new GroupView(group, only);
     replace(host, views.current.node);
   }
   const view = views.current;
@@ -60,8 +59,8 @@ function drawGroup(asked, host) {
 
 async function start() {
   try {
+    document.documentElement.style.colorScheme = keptTheme();
     takeIndex(await readIndex());
-    theme(localStored("theme"));
     addEventListener("hashchange", draw);
     addEventListener("keydown", key);
     draw();

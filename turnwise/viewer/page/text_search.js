@@ -33,9 +33,8 @@ function cancelSearch() {
 }
 
 async function hitsIn(group, entry, name, wanted, quick) {
-  let value = null;
-  if (isKept(name)) value = blocks.kept.get(name).value;
-  else {
+  let value = keptBlock(name);
+  if (!value) {
     const text = await blockText(name);
     if (quick !== null && !text.toLowerCase().includes(quick)) return [];
     value = JSON.parse(text);

@@ -19,14 +19,13 @@ function tokensNode(rollout, turn) {
   tip(body, () => tokenWords(turn, Number(document.querySelector(".token:hover")?.dataset.at ?? -1)));
   return el("section", {}, el("h3", {}, "Tokens"),
     el("p.note", {}, `${plural(turn.span[1] - turn.span[0], "token")} sampled, ${turn.span[0]} to ${turn.span[1] - 1} of row ${turn.row}`, logprobs ? `; mean logprob ${num(mean(logprobs))}` : "; no logprobs", texts || !count ? "" : "; no tokenizer has their texts, so these are ids", count ? "" : "; they are not in this page"),
-    ribbon(rollout, turn), keysNode([["plus-mark", "sampled, advantage above 0"], ["minus-mark", "below 0"], ["fill-quiet", "masked"], ["read-mark", "read"], ["own-mark.framed", "this turn"]]), count ? [el("div.keys", {}, el("span.key", {}, el("i.swatch", { style: { background: turn.trained ? heat(ledger.advantage) || "transparent" : "transparent" } }), turn.trained ? `trained with ${signed(ledger.advantage)}` : "masked"), logprobs ? el("span.key", {}, el("i.surprise"), "underlined: unlikely") : null), body, more] : null);
+    ribbon(rollout, turn), keysNode([["plus", "sampled, advantage above 0"], ["minus", "below 0"], ["fill-quiet", "masked"], ["read-mark", "read"], ["own-mark.framed", "this turn"]]), count ? [el("div.keys", {}, el("span.key", {}, el("i.swatch", { style: { background: turn.trained ? heat(ledger.advantage) || "transparent" : "transparent" } }), turn.trained ? `trained with ${signed(ledger.advantage)}` : "masked"), logprobs ? el("span.key", {}, el("i.surprise"), "underlined: unlikely") : null), body, more] : null);
 }
 
 function tokenNode({ logprobs, token_texts: texts, token_ids: ids }, at) {
   const text = texts ? shown(texts[at]) : String(ids[at]);
   const surprise = logprobs ? Math.min(1, -logprobs[at] / 4) : 0;
-  const node = el("span.token" + (texts ? "" : ".id"), { "data-at": at, style: surprise > 0.08 ? { "--surprise": surprise.toFixed(2) } : null }, text.replaceAll("\n", "⏎\n"));
-  return node;
+  return el("span.token" + (texts ? "" : ".id"), { "data-at": at, style: surprise > 0.08 ? { "--surprise": surprise.toFixed(2) } : null }, text.replaceAll("\n", "⏎\n"));
 }
 
 function tokenWords({ logprobs, token_texts: texts, token_ids: ids, trained, ledger, span }, at) {
@@ -37,8 +36,8 @@ function tokenWords({ logprobs, token_texts: texts, token_ids: ids, trained, led
 
 /** The row of a turn: sampled spans in their colours, other tokens in grey. */
 function ribbon(rollout, turn) {
-  const name = rollout.entry.blocks.find((each) => isKept(each) && blocks.kept.get(each).value.turns.some((other) => other.index === turn.index));
-  const same = name ? blocks.kept.get(name).value.turns.filter((other) => other.row === turn.row && other.span) : [turn];
+  const near = rollout.entry.blocks.map((name) => keptBlock(name)?.turns || []).find((turns) => turns.includes(turn)) || [turn];
+  const same = near.filter((other) => other.row === turn.row);
   const end = most(same.map((other) => other.span[1]));
   if (!(end > 0)) return null;
   const node = svg("svg.ribbon", { viewBox: `0 0 ${end} 1`, preserveAspectRatio: "none", role: "img", "aria-label": `Row ${turn.row}: ${num(end)} tokens, sampled ones in colour` });

@@ -52,7 +52,7 @@ function turnsView() {
     });
     if (!whole) return;
     cancel.hidden = true;
-    const by = own(TURN_ORDERS, asked.sort)?.by;
+    const by = own(TURN_ORDERS, asked.sort);
     if (by) list.show(ordered(items, (each) => (each.at === null ? -Infinity : by(each))), true);
     count.textContent = `${plural(items.length, "hit")} in ${plural(new Set(items.map((each) => each.rollout)).size, "rollout")}`;
   };
@@ -60,7 +60,7 @@ function turnsView() {
     typed("text in any turn …", asked.text, (text) => update({ text })),
     choice("end", "rollout ended by …", endings().map(([words]) => words), asked.end, (end) => update({ end })),
     choice("turn index", "any turn", range(most(page.rollouts.map(({ acts }) => acts.length).concat(0)), String), asked.at, (at) => update({ at }), (at) => turnTitle(Number(at))),
-    choice("order", "in order", Object.keys(TURN_ORDERS).slice(1), asked.sort, (sort) => update({ sort })), passingInput(update), cancel, count);
+    choice("order", "in order", Object.keys(TURN_ORDERS), asked.sort, (sort) => update({ sort })), passingInput(update), cancel, count);
   update({});
   return { node: el("div.listpage", {}, filters, chips, list.node), list, close: cancelSearch, again: () => asked.text || update({}) };
 }
@@ -70,8 +70,8 @@ const results = { items: [] };
 
 function passingInput(update) {
   if (page.rollouts.every(({ entry }) => entry.passed !== null)) return null;
-  const input = el("input.short", { type: "number", step: "any", value: Number(page.passing.toPrecision(4)), "aria-label": "Scores from here on count as passed", onchange: () => {
-    page.passing = Number(input.value);
+  const input = el("input", { type: "number", step: "any", value: page.passing === null ? null : Number(page.passing.toPrecision(4)), "aria-label": "Scores from here on count as passed", onchange: () => {
+    page.passing = input.value === "" ? null : Number(input.value);
     update({});
   } });
   return el("label.passing", { title: "Rollouts with this score or more count as passed" }, "passed from score ", input);
@@ -94,9 +94,9 @@ function turnLink({ rollout, at }) {
 
 function turnCells({ rollout, at, around, times }) {
   const { group, entry } = rollout;
-  const cells = [el("span.c-item", {}, shown(group.item)), el("span.c-sibling", {}, entry ? "sibling " + entry.sibling : "group"), el("span.c-turn", {}, at === null ? (entry ? "opening" : "") : turnTitle(at))];
+  const cells = [el("span.c-item", {}, shown(group.item)), el("span.c-sibling", {}, entry ? "sib " + entry.sibling : "group"), el("span.c-turn", {}, at === null ? (entry ? "opening" : "") : turnTitle(at))];
   if (at !== null) {
-    cells.push(el("span.c-credit", {}, creditChip(rollout, at)), el("span.c-reward", {}, entry.turns.rewards[at] === null ? el("span.muted", {}, "not scored") : signed(entry.turns.rewards[at])));
+    cells.push(el("span.c-credit", {}, creditChip(rollout, at)), el("span.c-reward", {}, entry.turns.rewards[at] === null ? el("span.muted", {}, "not scored") : "reward " + signed(entry.turns.rewards[at])));
   } else cells.push(el("span.c-credit"), el("span.c-reward"));
   if (around !== undefined) return [...cells, el("span.c-around", {}, times > 1 ? el("small", {}, `${times}× `) : null, marked(shown(around), page.needle))];
   return [...cells, el("span.c-score", {}, "score " + num(entry.score)), el("span.c-tokens", {}, num(entry.turns.tokens[at]) + " tok"), el("span.c-stop", {}, shown(ending(entry))), el("span.c-badges", {}, badgeList(rollout, at))];

@@ -11,12 +11,16 @@ import signal
 import subprocess
 from collections import Counter
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.equipment import forked_starts
+# Inspect's own environment, for its own suite, has none of Turnwise's dependencies.
+HAS_DEPENDENCIES = find_spec("orjson") is not None
+if HAS_DEPENDENCIES:
+    from tests.equipment import warm_commands
 
 LEFT_OUT = (
     "adversarial",
@@ -54,7 +58,8 @@ KEPT = (
 )
 """Files of these folders that `make test` runs."""
 
-forked_starts.install()
+if HAS_DEPENDENCIES:
+    warm_commands.install()
 
 settings.register_profile("turnwise", deadline=None, derandomize=True, print_blob=True, max_examples=30)
 settings.load_profile("turnwise")
@@ -156,4 +161,4 @@ def soak(request):
 @pytest.fixture
 def real_starts(monkeypatch):
     """Starts commands as a shell does, where others are forked."""
-    monkeypatch.setattr(subprocess, "Popen", forked_starts.plain)
+    monkeypatch.setattr(subprocess, "Popen", warm_commands.plain)

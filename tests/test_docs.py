@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.equipment.forked_starts import shell_commands
+from tests.equipment.warm_commands import shell_commands
 from tests.tables import seldom
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,7 +19,7 @@ def evaluate(env, folder, *options):
 
 def run(command, **options):
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": without_torch()} | options
-    return subprocess.run(command, text=True, timeout=100, check=False, **options)
+    return subprocess.run(command, text=True, timeout=280, check=False, **options)
 
 
 def recorded(folder):

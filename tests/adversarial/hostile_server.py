@@ -84,5 +84,5 @@ async def hostile(answers):
         server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         yield server
         for each in (*asyncio.all_tasks(),):
-            if each.get_coro().__qualname__ == "HostileServer.serve":
+            if getattr(each.get_coro(), "__qualname__", "") == "HostileServer.serve":
                 each.cancel()

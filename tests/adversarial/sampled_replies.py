@@ -93,6 +93,19 @@ def sglang_chat(of):
     return {"id": "1", "object": "chat.completion", "choices": [choice], "usage": _usage(of)}
 
 
+def llama_cpp(of):
+    entries = of.logprobs
+    if isinstance(entries, list):
+        entries = [{"id": id, "logprob": logprob} for id, logprob in _named(of)]
+    return {
+        "tokens": of.ids,
+        "completion_probabilities": entries,
+        "tokens_evaluated": of.prompt_tokens,
+        "stop_type": {"stop": "eos", "length": "limit"}.get(of.finish, of.finish),
+        "stopping_word": "" if of.matched == STOP_ID else of.matched,
+    }
+
+
 def _named(of):
     return zip(of.named, of.logprobs, strict=False)
 
@@ -118,10 +131,12 @@ ANSWERS = {
     ("vllm", "generate"): generate,
     ("sglang", "generate"): sglang,
     ("sglang", "chat"): sglang_chat,
+    ("llama.cpp", "completion"): llama_cpp,
 }
 """By server type and token wire."""
 PATHS = {
     "/v1/completions": ("vllm", "completions"),
     "/inference/v1/generate": ("vllm", "generate"),
     "/generate": ("sglang", "generate"),
+    "/completion": ("llama.cpp", "completion"),
 }

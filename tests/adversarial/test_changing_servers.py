@@ -22,7 +22,11 @@ def request(number):
     return CompletionRequest(messages=(Message(role="user", content=f"Note {number}."),), seed=number)
 
 
-@pytest.mark.parametrize("wire", ["chat", ("vllm", "completions"), ("sglang", "generate")], ids=str)
+@pytest.mark.parametrize(
+    "wire",
+    ["chat", ("vllm", "completions"), ("sglang", "generate"), ("llama.cpp", "completion")],
+    ids=str,
+)
 async def test_a_server_that_becomes_another_one_costs_calls_and_gives_no_tokens(wire):
     """It comes back as one that knows messages alone, and says something to everything."""
     said = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}

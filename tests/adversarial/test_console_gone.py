@@ -62,7 +62,7 @@ def test_a_closed_terminal_ends_no_run(tmp_path):
 def test_text_that_the_console_cannot_encode_ends_no_run(tmp_path):
     environment = {**without_torch(), "PYTHONIOENCODING": "ascii"}
     ended = subprocess.run(
-        process("Broken", tmp_path), env=environment, capture_output=True, timeout=60, check=False
+        process("Broken", tmp_path), env=environment, capture_output=True, timeout=280, check=False
     )
     assert ended.returncode == 1
     assert b"failed alike" in ended.stdout

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
+import math
 import random
 from contextlib import aclosing
 
@@ -20,10 +21,17 @@ from tests.turnwise.viewer.pages import content, page
 from tools.errors import RecordError
 from turnwise import records
 from turnwise.cli.main import main
+from turnwise.viewer import page_server
 from turnwise.viewer.page_server import LiveRecord
 
 LATEST = 8.0
 """Seconds after which a feed that gives nothing more is a defect."""
+
+
+@pytest.fixture(autouse=True)
+def whole_reading(monkeypatch):
+    """The live page reads all at once, however long that takes."""
+    monkeypatch.setattr(page_server, "_SLICE_S", math.inf)
 
 
 @pytest.fixture(scope="module")

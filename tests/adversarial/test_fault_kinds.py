@@ -131,14 +131,12 @@ def shown(error):
     return "a credential" if SECRET in failure.error + failure.traceback else None
 
 
-@pytest.mark.timeout(180)
 async def test_what_comes_of_each_fault_of_a_chat_server():
     faults = [fault for fault in FAULTS.values() if fault.wire != "tokens"]
     found = await problems(faults, wire="chat", tries=1, problem_of=problem_once)
     assert not found, found
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("wire", ALL_WIRES, ids="-".join)
 async def test_what_comes_of_each_fault_of_a_server_of_tokens(wire):
     faults = [fault for fault in FAULTS.values() if fault.wire == "tokens" and wire not in fault.but_on]
@@ -146,7 +144,6 @@ async def test_what_comes_of_each_fault_of_a_server_of_tokens(wire):
     assert not found, found
 
 
-@pytest.mark.timeout(180)
 async def test_a_fault_that_stays_costs_the_call_after_its_tries():
     staying = [fault for fault in FAULTS.values() if fault.expected == RETRIED]
     found = await problems(staying, wire="chat", tries=99, problem_of=problem_for_ever)

@@ -107,7 +107,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch):
     ("act", "says"),
     [
         (exits_while_it_is_read, "SystemExit: 3"),
-        (exits_while_it_is_shown, "TypeError: tool 'act' returned Leaving"),
+        (exits_while_it_is_shown, "ConfigError: tool 'act' returned Leaving"),
         (cancels_all_others, "CancelledError"),
     ],
     ids=["read", "shown", "cancels"],

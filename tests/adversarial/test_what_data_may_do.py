@@ -57,7 +57,7 @@ def marker(folder):
 async def load(folder, *rows, **settings):
     """What an environment of these rows has, and each repository once."""
     env = SweTasksEnv(SweTasksConfig(dataset_path=str(dataset(folder, *rows)), **settings))
-    return [env._tree(item) for item in await env.load_items()]
+    return [env._tree_and_digests(item)[0] for item in await env.load_items()]
 
 
 # Repositories of rows: where they are.

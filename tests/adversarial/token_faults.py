@@ -18,7 +18,8 @@ _VALUES = {
     "NaN": math.nan, "-inf": -math.inf, "positive": 0.5, "the mark of what was not sampled": 1.0,
     "beyond float32": -1e39, "a huge integer": -(10**400), "text": "-0.5", "true": True,
 }  # fmt: skip
-_NO_ECHO = (("sglang", "generate"),)
+_LLAMA_CPP = ("llama.cpp", "completion")
+_NO_ECHO = (("sglang", "generate"), _LLAMA_CPP)
 
 
 def chat_kinds():
@@ -137,7 +138,8 @@ def _ends(table):
         for values in (sampled.ids, sampled.named, sampled.logprobs):
             values.pop()
 
-    table.parts("no stop token", no_stop_token, LOST)
+    # llama.cpp does not name the id that ended a turn.
+    table.parts("no stop token", no_stop_token, LOST, but_on=(_LLAMA_CPP,))
 
     def tail(sampled):
         more = ids_of_text(call_text(POISON))

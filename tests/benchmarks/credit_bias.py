@@ -82,11 +82,9 @@ class Market:
         self.chance = np.array([session.chance for session in self.sessions])
         self.total = np.array([session.total for session in self.sessions])
 
-    def values(self, *, cumulative: bool = False) -> tuple[Trajectory, ...]:
-        """The sessions as trajectories; `cumulative` turns rewards into scores of the state reached."""
+    def values(self) -> tuple[Trajectory, ...]:
+        """The sessions as trajectories."""
         rewards = [session.rewards for session in self.sessions]
-        if cumulative:
-            rewards = [tuple(itertools.accumulate(reward or 0.0 for reward in row)) for row in rewards]
         states = [[STATES[state] for state, _ in session.steps] for session in self.sessions]
         outcomes = [session.outcome for session in self.sessions]
         return group_of(rewards, outcomes=outcomes, anchors=states).trajectories
@@ -118,9 +116,9 @@ class Market:
 class Expectation:
     """An estimator's advantages on every possible group, to take exact expectations under any policy."""
 
-    def __init__(self, market: Market, size: int, weigh: Weigh, *, cumulative: bool = False) -> None:
+    def __init__(self, market: Market, size: int, weigh: Weigh) -> None:
         self.market, self.size = market, size
-        values = market.values(cumulative=cumulative)
+        values = market.values()
         groups = list(itertools.combinations_with_replacement(range(len(values)), size))
         self.members = np.array(groups)
         self.orders = np.array([_orders(group) for group in groups])
@@ -211,13 +209,13 @@ def prefixes(group: TrajectoryGroup, *, train_all: bool) -> Advantages:
     return entries
 
 
-def candidates() -> dict[str, tuple[Weigh, bool]]:
-    """Everything that the table compares: name, how it weighs turns, whether rewards become state scores."""
+def candidates() -> dict[str, Weigh]:
+    """Everything that the table compares: name, and how it weighs turns."""
 
     def ours(name: str, **params: object) -> Weigh:
         return lambda group: estimate(name, group, **params)
 
-    plain: dict[str, Weigh] = {
+    return {
         "turn_return": ours("turn_return"),
         "turn_return baseline=loo_total": ours("turn_return", baseline="loo_total"),
         "turn_return baseline=group_mean": ours("turn_return", baseline="group_mean"),
@@ -232,14 +230,15 @@ def candidates() -> dict[str, tuple[Weigh, bool]]:
         "turn_gae": ours("turn_gae"),
         "process_supervision": ours("process_supervision"),
         "mt_grpo": ours("mt_grpo"),
-        "mt_grpo segments=per_turn": ours("mt_grpo", segments="per_turn"),
+        "igpo": ours("igpo"),
+        "igpo streams=separate": ours("igpo", streams="separate"),
+        "rllm_per_step gamma=1": ours("rllm_per_step", gamma=1.0),
+        "hgpo gamma=1": ours("hgpo", gamma=1.0),
+        "gagpo gamma=1 lam=1": ours("gagpo", gamma=1.0, lam=1.0),
         "not offered: outcome only": outcome_only,
         "not offered: z(turns) + z(outcome)": separate_streams,
         "not offered: prefixes, all turns": partial(prefixes, train_all=True),
     }
-    table = {name: (weigh, False) for name, weigh in plain.items()}
-    table["progress (of the running sum)"] = (ours("progress"), True)
-    return table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -255,8 +254,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write = sys.stdout.write
     write(f"{len(market.sessions)} sessions, groups of {options.group_size}, every group enumerated\n\n")
     write("| estimator | cosine | scale | noise | sold | J |\n|---|---|---|---|---|---|\n")
-    for name, (weigh, cumulative) in candidates().items():
-        expectation = Expectation(market, options.group_size, weigh, cumulative=cumulative)
+    for name, weigh in candidates().items():
+        expectation = Expectation(market, options.group_size, weigh)
         gradient = expectation.gradient(logits)
         scale = float(gradient @ true / (true @ true))
         reached = market.probabilities(after := expectation.learned(options.steps))

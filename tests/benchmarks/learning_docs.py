@@ -33,6 +33,7 @@ TASKS = (
     "chain",
     "delayed",
 )
+LARGE_STEP_TASKS = ("8 turns, noise 1", "chain")
 CURVE = TASKS[0]
 """The task whose curves are kept, for the figure."""
 TARGET, CAP = 0.8, 150
@@ -72,10 +73,46 @@ def middle(steps):
 
 
 def short_table():
-    steps = stored()["steps"]
+    kept = stored()
+    steps, equal = kept["steps"], kept["steps at the scalar's rate"]
     return _table(
-        ["task", *(TITLES[arm] for arm in SHORT), "γ = 1 / scalar", "γ = 0 / scalar"],
-        ([game, *(_short_cell(steps[game][arm]) for arm in SHORT), *_ratios(steps[game])] for game in TASKS),
+        [
+            "task",
+            *(TITLES[arm] for arm in SHORT),
+            "γ = 1 / scalar",
+            "γ = 0 / scalar",
+            "γ = 1 at the scalar's rate",
+        ],
+        (
+            [
+                game,
+                *(_short_cell(steps[game][arm]) for arm in SHORT),
+                *_ratios(steps[game]),
+                _short_cell(equal[game]),
+            ]
+            for game in TASKS
+        ),
+    )
+
+
+def large_step(task, rollouts):
+    return f"{task}, {rollouts} rollouts a step"
+
+
+def step_table():
+    """By rollouts a step: those of the short table, and larger ones."""
+    steps = stored()["steps"]
+    rows = [
+        (task, str(rollouts), steps[task if rollouts == 8 else large_step(task, rollouts)])
+        for task in LARGE_STEP_TASKS
+        for rollouts in (8, 64, 512)
+    ]
+    return _table(
+        ["task", "rollouts a step", *(TITLES[arm] for arm in SHORT), "γ = 1 / scalar", "γ = 0 / scalar"],
+        (
+            [task, rollouts, *(_short_cell(of[arm]) for arm in SHORT), *_ratios(of)]
+            for task, rollouts, of in rows
+        ),
     )
 
 
@@ -117,7 +154,7 @@ def filled(page):
     return _PART.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[4]}", page)
 
 
-TABLES = {"short table": short_table, "real path": real_table}
+TABLES = {"short table": short_table, "step table": step_table, "real path": real_table}
 _PART = re.compile(r"(<!-- (.+?) -->)\n(.*?)(<!-- /\2 -->)", re.DOTALL)
 
 

@@ -15,7 +15,7 @@ from turnwise.credit import turn_advantages
 SIGNS, KEYS = 8, 4
 RIGHT = torch.tensor([SIGNS + (7 * sign + sign // KEYS) % KEYS for sign in range(SIGNS)])
 """The token that is right for each sign."""
-GROUPS, SIBLINGS = 2, 4
+SIBLINGS = 4
 WARM_UP = 5
 """Steps in which the rate rises."""
 EVERY, POSITIONS = 2, 128
@@ -34,6 +34,8 @@ class Game:
     """P(right key) of the demonstrator that the first weights imitate."""
     lessons: int = 200
     """Steps of that imitation."""
+    groups: int = 2
+    """Groups of four rollouts a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +157,11 @@ class Runs:
 
     def step(self):
         """Rollouts, their credit, and one step up Σ A log π."""
-        shape, game = (GROUPS * SIBLINGS, self.game.turns), self.game
+        game, rollouts = self.game, self.game.groups * SIBLINGS
+        shape = (rollouts, game.turns)
         drawn = [
             (
-                torch.randint(SIGNS, (GROUPS, game.turns), generator=each),
+                torch.randint(SIGNS, (game.groups, game.turns), generator=each),
                 torch.rand(shape, generator=each),
                 torch.randn(shape, generator=each),
             )
@@ -172,7 +175,7 @@ class Runs:
             own = [index for index, run in enumerate(self.runs) if run.arm == name]
             generators = [self.generators[index] for index in own]
             advantages[own] = advantages_of(ARMS[name], rewards[own], played[own], generators)
-        loss = -(advantages * _log_probs(self.adam.weights, ids)).sum() / (GROUPS * SIBLINGS)
+        loss = -(advantages * _log_probs(self.adam.weights, ids)).sum() / rollouts
         self.steps += 1
         self.adam.step(loss, min(1.0, self.steps / WARM_UP))
 

@@ -29,6 +29,7 @@ WIRES = {
     "vllm-generate": ("vllm", "generate", ()),
     "sglang-generate": ("sglang", "generate", ()),
     "sglang-chat": ("sglang", "chat", ()),
+    "llama.cpp": ("llama.cpp", "completion", ()),
 }
 """Server type, token wire and quirks of each way to play."""
 

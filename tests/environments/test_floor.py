@@ -1,6 +1,5 @@
 """What an agent breaks is a score, the floor, and never a missing sibling."""
 
-import logging
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -200,12 +199,6 @@ async def test_an_error_of_the_authors_own_still_drops_the_sibling_and_is_counte
     summary.add(credited)
     rows = dict(summary_rows(summary.values(), wall_s=0.0))
     assert rows["dropped after acting"] == "FileNotFoundError 4"
-
-
-async def test_scores_below_the_floor_are_named(caplog):
-    with caplog.at_level(logging.WARNING):
-        await group_of(breaking("", compute_outcome=lambda self, item, trajectory, ctx: 1.0), size=2)
-    assert "(failed_score 0) than to lose it honestly: a, sibling 0: -2; a, sibling 1: -2" in caplog.text
 
 
 @pytest.mark.parametrize("value", [float("nan"), "0", None, True])

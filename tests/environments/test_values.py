@@ -6,7 +6,7 @@ from environments.credit import credited
 from environments.record.group_line import decode_group, encode_group
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
-from tests.environments.chat.chat_env import chat, group_of_chat
+from tests.environments.chat.chat_env import TASK, chat, group_of_chat
 from tests.environments.write_file import quiet
 from tests.tables import cases
 from tools.errors import CreditError
@@ -41,8 +41,8 @@ async def test_a_record_keeps_values_so_that_its_credit_can_be_computed_again(tm
     settings = {**GAE, "estimator": "turn_return", "data_path_to_save_groups": str(path)}
     await process(chat(values=falling, **settings), quiet())
 
-    done = next(iter(read_groups(path)))
-
+    # The three groups of a run are recorded in the order in which they end.
+    (done,) = (each for each in read_groups(path) if each.group.item_id == TASK.item_id)
     valued = await group_of_chat(values=falling, **GAE)
     assert credited(done.group, "turn_gae", policy="p").advantages == valued.advantages
     assert decode_group(encode_group(done), "record", 1) == done

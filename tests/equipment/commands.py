@@ -10,7 +10,7 @@ def python(*arguments, cwd=None, **variables):
     environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True,
-        timeout=100, check=False,
+        timeout=280, check=False,
     )  # fmt: skip
 
 

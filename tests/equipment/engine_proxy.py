@@ -106,17 +106,29 @@ def cut_head(client: socket.socket, request: bytes) -> None:
 
 def disk_full(client: socket.socket, request: bytes) -> None:
     """What an engine says whose disk is full."""
-    _answer(client, b"500 Internal Server Error", b'{"message": "write /var/lib/x: no space left on device"}')
+    _answer(
+        client,
+        request,
+        b"500 Internal Server Error",
+        b'{"message": "write /var/lib/x: no space left on device"}',
+    )
+
+
+def parent_pruned(client: socket.socket, request: bytes) -> None:
+    """What a build gives when somebody has removed the image of its last step."""
+    _answer(
+        client, request, b"200 OK", b'{"error": "failed to set parent 01: unknown parent image ID sha256:01"}'
+    )
 
 
 def container_lost(client: socket.socket, request: bytes) -> None:
     """What an engine says after a restart of a container that removes itself."""
-    _answer(client, b"404 Not Found", b'{"message": "No such container: 0123"}')
+    _answer(client, request, b"404 Not Found", b'{"message": "No such container: 0123"}')
 
 
 def empty_archive(client: socket.socket, request: bytes) -> None:
     """An archive without what the engine could not read."""
-    _answer(client, b"200 OK", _END_OF_ARCHIVE)
+    _answer(client, request, b"200 OK", _END_OF_ARCHIVE)
 
 
 def one_at_a_time(each_s: float) -> Fault:
@@ -202,6 +214,12 @@ def _pump(client: socket.socket, upstream: socket.socket) -> None:
         upstream.shutdown(socket.SHUT_RDWR)
 
 
-def _answer(client: socket.socket, status: bytes, body: bytes) -> None:
-    head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+def _answer(client: socket.socket, request: bytes, status: bytes, body: bytes) -> None:
+    """Answer after the whole request and say that the connection ends, or the client may use it once more."""
+    begin, _, received = request.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", begin)
+    left = int(length[1]) - len(received) if length else 0
+    while left > 0 and (data := client.recv(_BYTES)):
+        left -= len(data)
+    head = b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     client.sendall(head % (status, len(body)) + body)

@@ -16,7 +16,9 @@ async def running_server(app: ASGIApp) -> AsyncGenerator[str]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(2048)
-        server = _EmbeddedServer(uvicorn.Config(app, log_level="error", lifespan="off"))
+        # A slow test may pause for longer than the default 5 s, and its client would meet a reset.
+        config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_keep_alive=600)
+        server = _EmbeddedServer(config)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         await server.ready.wait()
         try:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tests.tables import cases
-from tools.errors import ToolError
+from tools.errors import ConfigError, ToolError
 from tools.registry import ToolOutput, limit_length, output_of
 
 
@@ -61,7 +61,9 @@ def test_text_is_shown_as_it_is_and_any_other_value_as_json(value: Any, text: st
     ids=["object", "bytes", "bytes within", "tuple as key", "class", "generator", "iterator"],
 )
 def test_what_json_cannot_hold_is_a_bug_of_the_tool(value: Any):
-    with pytest.raises(TypeError, match=r"^tool 'odd' returned \w+, which is not JSON \(.*\); return str, "):
+    with pytest.raises(
+        ConfigError, match=r"^tool 'odd' returned \w+, which is not JSON \(.*\); return str, "
+    ):
         output_of(value, "odd")
 
 
@@ -72,7 +74,7 @@ def test_a_number_that_cannot_be_written_is_told_to_the_model(value: Any):
 
 
 def test_an_output_whose_content_is_no_text_is_a_bug_of_the_tool():
-    with pytest.raises(TypeError, match="tool 'odd': the content of a ToolOutput is text, got 3"):
+    with pytest.raises(ConfigError, match="tool 'odd': a ToolOutput's content is text, got 3"):
         output_of(ToolOutput(content=3), "odd")  # pyright: ignore[reportArgumentType]
 
 

@@ -182,6 +182,7 @@ def gigpo(case):
             mode=params.get("mode", "mean_norm"),
             eps=params.get("epsilon", 1e-6),
             episode_stats=stats,
+            singleton="raw",
         )
 
     stats = "rows" if params.get("compute_mean_std_cross_steps", True) else "trajectory"
@@ -216,7 +217,8 @@ def mt_grpo(case):
 
 def process_supervision(case):
     gamma = case["params"].get("gamma")
-    got = per_group(case, "process_supervision", turns_only, gamma=1.0 if gamma is None else gamma)
+    gamma = 1.0 if gamma is None else gamma
+    got = per_group(case, "process_supervision", turns_only, gamma=gamma, singleton="raw")
     return {"per_turn_advantages": got}
 
 
@@ -263,6 +265,8 @@ def torchtitan(case):
 def trl(case):
     """Each reward function is a part of the score; NaN is a part not given, all NaN a dropped sibling."""
     params, inputs = case["params"], case["inputs"]
+    if params.get("multi_objective_aggregation") == "normalize_then_sum":
+        return {"per_turn_advantages": trl_apart(params, inputs)}
     weights = params.get("reward_weights") or [1.0] * len(inputs["rewards_per_func"][0])
     siblings = defaultdict(dict)
     for position, (row, group) in enumerate(
@@ -286,6 +290,148 @@ def trl(case):
         rows = estimate("grpo", group, preset="trl", norm_by_std=norm, eps=params.get("eps", 1e-4))
         for position, row in zip(scores, rows, strict=True):
             got[position] = row
+    return {"per_turn_advantages": got}
+
+
+def trl_apart(params, inputs):
+    """The last reward function is the outcome, one before it the sum of turn rewards."""
+    weights = params.get("reward_weights") or [1.0, 1.0]
+    siblings = defaultdict(dict)
+    for position, (row, group) in enumerate(
+        zip(inputs["rewards_per_func"], inputs["group_ids"], strict=True)
+    ):
+        parts = [None if value in (None, "NaN") else value for value in row]
+        if any(value is not None for value in parts):
+            siblings[group][position] = parts
+    step = [group_in_parts(list(members.values())) for members in siblings.values()]
+    params = {"turn_weight": weights[0], "outcome_weight": weights[-1], "group_eps": params.get("eps", 1e-4)}
+    got = [[0.0] for _ in inputs["group_ids"]]
+    for members, rows in zip(
+        siblings.values(), credit_step(step, "gdpo", preset="trl", **params), strict=True
+    ):
+        for position, row in zip(members, rows, strict=True):
+            got[position] = row
+    return got
+
+
+def group_in_parts(rows):
+    """A missing outcome leaves out its part, not its sibling."""
+    group = group_of(
+        [[row[0] if len(row) > 1 else None] for row in rows], outcomes=[row[-1] or 0.0 for row in rows]
+    )
+    parts = [{} if row[-1] is None else {"outcome": row[-1]} for row in rows]
+    named = [
+        replace(each, rewards=replace(each.rewards, outcome_components=part or {"other": 0.0}))
+        for each, part in zip(group.trajectories, parts, strict=True)
+    ]
+    return replace(group, trajectories=tuple(named))
+
+
+def gdpo(case):
+    params = case["params"]
+    turns, outcomes = params.get("gdpo_reward_weights") or (1.0, 1.0)
+    got = per_step(
+        case,
+        "gdpo",
+        turns_and_outcomes,
+        preset="verl",
+        turn_weight=turns,
+        outcome_weight=outcomes,
+        group_eps=params.get("epsilon", 1e-6),
+    )
+    return {"per_turn_advantages": got}
+
+
+def hgpo(case):
+    params = case["params"]
+    got = per_group(
+        case,
+        "hgpo",
+        anchored,
+        preset="verl",
+        gamma=params["gamma"],
+        history_length=params["history_length"],
+        mode=params["mode"],
+        length_weight=params["length_weight_alpha"],
+        base_group=params["base_group"],
+    )
+    return {"per_turn_advantages": got}
+
+
+def igpo(case):
+    """A reward of exactly 0 ends no step in the reference, as a turn that is not scored."""
+
+    def gains(trajectories):
+        rewards = [[turn["reward"] or None for turn in t["turns"]] for t in trajectories]
+        return group_of(rewards, outcomes=[t["outcome_reward"] for t in trajectories])
+
+    params = case["params"]
+    streams, gamma = params["info_gain_norm_mode"], params["gamma"]
+    got = per_group(case, "igpo", gains, preset="verl", gamma=gamma, streams=streams, eps=params["epsilon"])
+    return {"per_turn_advantages": got}
+
+
+def rllm_per_step(case):
+    params = case["params"]
+    got = per_group(
+        case,
+        "rllm_per_step",
+        turns_only,
+        preset="rllm",
+        gamma=params["gamma"],
+        norm_by_std=params["norm_adv_by_std_in_grpo"],
+        eps=params["epsilon"],
+    )
+    return {"per_turn_advantages": got}
+
+
+def tree_grpo(case):
+    def trees(trajectories):
+        group = outcomes_only(trajectories)
+        rooted = [
+            replace(got, turns=tuple(replace(turn, anchor=given["tree_id"]) for turn in got.turns))
+            for got, given in zip(group.trajectories, trajectories, strict=True)
+        ]
+        return replace(group, trajectories=tuple(rooted))
+
+    got = per_group(case, "tree_grpo", trees, preset="verl", eps=case["params"]["epsilon"])
+    return {"per_turn_advantages": got}
+
+
+def in_verl(name):
+    """A batch estimator of verl, whose discount is per token, so that only a discount of 1 is ours."""
+
+    def cover(case):
+        params = case["params"]
+        assert params.get("gamma", 1.0) == params.get("f_norm", 1.0) == 1.0
+        norm = {"norm_by_std": "norm_adv_by_std_in_grpo", "eps": "epsilon"} if name == "passk" else {}
+        given = {ours: params[theirs] for ours, theirs in norm.items() if theirs in params}
+        return {"per_turn_advantages": per_step(case, name, scored, preset="verl", **given)}
+
+    return cover
+
+
+def with_preset(preset):
+    """Plain GRPO or RLOO, by the constants of that trainer."""
+
+    def cover(case):
+        params = case["params"]
+        if params.get("estimator", params.get("advantage_estimator")) == "rloo":
+            return {"per_turn_advantages": per_group(case, "rloo", outcomes_only, preset=preset)}
+        names = ("norm_adv_by_std_in_grpo", "grpo_norm_by_std")
+        given = [{"norm_by_std": params[name]} for name in names if name in params]
+        got = per_group(case, "grpo", outcomes_only, preset=preset, **(given or [{}])[0])
+        return {"per_turn_advantages": got}
+
+    return cover
+
+
+def verl_agent_rows(case):
+    params = case["params"]
+    if not params.get("compute_mean_std_cross_steps", True):
+        return with_preset("verl")(case)
+    mode = "mean_std_norm" if params.get("norm_adv_by_std_in_grpo", True) else "mean_norm"
+    got = per_group(case, "gigpo", outcomes_only, preset="verl_agent_rows", mode=mode)
     return {"per_turn_advantages": got}
 
 
@@ -316,6 +462,7 @@ def condensation(case):
         case,
         "grpo_multiturn",
         condensed,
+        preset="verl",
         norm_by_std=params.get("norm_adv_by_std_in_grpo", True),
         eps=params.get("epsilon", 1e-6),
     )
@@ -323,19 +470,33 @@ def condensation(case):
 
 
 COVERED = {
+    "art_group": with_preset("art"),
     "discounted_return_to_go": return_to_go,
     "dr_grpo_outcome": verl_grpo,
+    "gdpo": gdpo,
     "gigpo_mean_norm": gigpo,
     "gigpo_mean_std_norm": gigpo,
+    "gpg_outcome": in_verl("gpg"),
     "grpo_multiturn_condensation": condensation,
     "grpo_outcome": verl_grpo,
+    "grpo_passk": in_verl("passk"),
     "grpo_process_supervision": process_supervision,
+    "grpo_step_rows_verl_agent": verl_agent_rows,
+    "hgpo": hgpo,
+    "igpo_turn": igpo,
     "mt_grpo": mt_grpo,
+    "opo_outcome": in_verl("opo"),
+    "reinforce_plus_plus": in_verl("reinforce_pp"),
+    "reinforce_plus_plus_baseline": in_verl("reinforce_pp_baseline"),
     "rllm_broadcast": rllm,
+    "rllm_per_step": rllm_per_step,
     "rloo_outcome": verl_rloo,
+    "skyrl_stepwise": with_preset("skyrl"),
     "tinker_centering": tinker,
     "torchtitan_group": torchtitan,
+    "tree_grpo": tree_grpo,
     "trl_grpo_scale_rewards": trl,
     "turn_gae": turn_gae,
+    "verifiers_center_broadcast": with_preset("verifiers"),
 }
-"""How each file of the references' vectors is computed here."""
+"""How each file of the references' vectors is computed here, also of those that are not in this folder."""

@@ -71,7 +71,7 @@ def turn_return_by_hand(group, gamma, weight):
 
 @given(groups(), st.sampled_from([1.0, 0.5, 0.0]), st.sampled_from([1.0, -2.0]))
 def test_turn_return_is_what_the_ruling_says(group, gamma, weight):
-    got = estimate("turn_return", group, gamma=gamma, outcome_weight=weight)
+    got = estimate("turn_return", group, gamma=gamma, outcome_weight=weight, singleton="raw")
 
     wanted = turn_return_by_hand(group, gamma, weight)
     assert got == [pytest.approx(row, abs=1e-12) for row in wanted]
@@ -126,12 +126,12 @@ def test_values_without_those_of_summaries_are_refused(values, what):
 
 
 def test_a_reward_at_a_summary_is_refused():
-    group = group_of([[1.0, None]], kinds=[["act", "summary"]])
-    (first,) = group.trajectories
+    group = group_of([[1.0, None], [0.0]], kinds=[["act", "summary"], ["act"]])
+    first, other = group.trajectories
     scored = replace(first, rewards=replace(first.rewards, turns=(1.0, 0.0)))
 
     with pytest.raises(CreditError, match="a summary of trajectory 0 has a reward"):
-        estimate("grpo", replace(group, trajectories=(scored,)))
+        estimate("grpo", replace(group, trajectories=(scored, other)))
 
 
 @pytest.mark.usefixtures("forgets_registrations")

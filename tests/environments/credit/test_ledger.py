@@ -36,9 +36,12 @@ VARIANTS = [
         for mode in ("mean_norm", "mean_std_norm")
         for stats in ("trajectory", "rows")
     ),
-    *(("mt_grpo", {"segments": each, "turn_coef": 0.5}) for each in ("two", "per_turn")),
+    ("mt_grpo", {"turn_coef": 0.5}),
     *(("grpo_multiturn", {"norm_by_std": by_std}) for by_std in (True, False)),
-    *((name, {"gamma": 0.5}) for name in ("process_supervision", "progress")),
+    *((name, {"gamma": 0.5}) for name in ("process_supervision", "rllm_per_step", "gagpo", "rtmc")),
+    *(("igpo", {"streams": each, "gamma": 0.5}) for each in ("joint", "separate")),
+    ("hgpo", {"base_group": True}),
+    *((name, {}) for name in ("salt", "tree_grpo")),
     ("turn_gae", {"gamma": 0.9, "lam": 0.5}),
     *((name, {"singleton": each}) for name in ("opo", "passk") for each in ("zero", "raw")),
     *(
@@ -172,7 +175,7 @@ def test_a_summary_is_explained_as_the_act_that_follows_it():
 
 @pytest.mark.usefixtures("forgets_registrations")
 def test_an_estimator_that_refuses_its_group_now_explains_nothing():
-    done = credit(group_of([[1.0]]), "turn_return")
+    done = credit(group_of([[1.0], [0.0]]), "turn_return")
 
     @register_estimator("refuses")
     def refuses(group):
@@ -207,3 +210,27 @@ def test_of_an_estimator_that_compares_a_step_one_group_does_not_show_how():
     assert [entry.notes for _, entry in entries(one)] == [
         ["reinforce_pp compares all groups of its step, of which this is one"]
     ] * 2
+
+
+def test_a_record_made_before_singleton_was_a_setting_explains_its_raw_returns():
+    group = group_of([[1.0, 0.5]])
+    old = replace(credit(group, "turn_return", singleton="raw"), estimator_params={"gamma": 1.0})
+
+    assert [(entry.advantage, len(entry.terms)) for entry in ledger(old)[0]] == [(1.5, 1), (0.5, 1)]
+
+
+@pytest.mark.usefixtures("forgets_registrations")
+def test_what_is_gone_is_no_matter_of_a_user_s_estimator():
+    @register_estimator("in_parts")
+    def in_parts(group, *, segments: int = 3):
+        return [[float(segments)] * len(each.turns) for each in group.trajectories]
+
+    assert len(ledger(credit(group_of([[1.0], [0.0]]), "in_parts"))[0][0].terms) == 1
+
+
+def test_a_record_of_what_is_gone_reads_and_explains_nothing():
+    done = credit(group_of([[1.0], [0.0]]), "mt_grpo")
+
+    for name, params in (("progress", {}), ("mt_grpo", {"segments": "per_turn"})):
+        entry = ledger(replace(done, estimator=name, estimator_params=params))[0][0]
+        assert entry.terms == []

@@ -26,9 +26,7 @@ from tools.errors import CreditError
 REFUSED = [
     ("turn_gae", {"lam": 0.9}),
     ("turn_gae", {"values": [[0.0] * 3]}),
-    ("mt_grpo", {}),
-    ("process_supervision", {}),
-    ("progress", {}),
+    *((name, {"singleton": "raw"}) for name in ("mt_grpo", "process_supervision", "igpo", "gagpo")),
 ]
 NESTED = [(0, 1, 7), (2, 3, 4), (5, 6, 8)]
 """The first turn is scored after the second thread was paid, and has gone on."""
@@ -258,7 +256,7 @@ class Threads(Market):
         played, self.clocks, self.unfinished = zip(*played, strict=True)
         super().__init__(played=played)
 
-    def values(self, *, cumulative=False):
+    def values(self):
         rewards, outcomes = zip(*((each.rewards, each.outcome) for each in self.sessions), strict=True)
         unfinished = [each or [0] * len(row) for each, row in zip(self.unfinished, self.clocks, strict=True)]
         return clocked(group_of(rewards, outcomes=outcomes), *self.clocks, unfinished=unfinished).trajectories
@@ -315,4 +313,5 @@ def test_a_turn_that_cuts_others_off_does_not_choose_what_it_is_compared_with():
 
 def test_every_estimator_either_takes_or_refuses_threads():
     taken = {name for name, *_ in UNBIASED.values()} | {"gigpo", "opo", "passk"}
+    taken |= {"rllm_per_step", "hgpo", "rtmc", "salt", "tree_grpo"}
     assert taken | {name for name, _ in REFUSED} == set(BUILT_IN)

@@ -11,8 +11,8 @@ from environments.credit import ESTIMATORS, estimate
 from environments.testing import group_of
 
 BUILT_IN = (
-    *("gigpo", "grpo", "mt_grpo", "opo", "passk", "process_supervision", "progress", "rloo", "turn_gae"),
-    "turn_return",
+    *("gigpo", "grpo", "mt_grpo", "opo", "passk", "process_supervision", "rloo", "turn_gae"),
+    *("turn_return", "rllm_per_step", "igpo", "hgpo", "gagpo", "rtmc", "salt", "tree_grpo"),
 )
 VARIANTS = [
     *((name, {}) for name in BUILT_IN),
@@ -22,7 +22,7 @@ VARIANTS = [
     ("grpo", {"preset": "verl"}),
     ("gigpo", {"mode": "mean_std_norm"}),
     ("gigpo", {"preset": "verl"}),
-    ("mt_grpo", {"segments": "per_turn"}),
+    ("igpo", {"streams": "separate"}),
     ("turn_gae", {"gamma": 0.9, "lam": 0.5}),
 ]
 BASELINED = [
@@ -115,16 +115,6 @@ def test_a_constant_on_every_outcome_changes_no_turn_that_a_sibling_reached(numb
     raised = group_of(numbers, outcomes=[constant] * len(numbers))
 
     assert close(estimate("turn_return", raised), estimate("turn_return", group_of(numbers)))
-
-
-@quick
-@given(numbers=groups(small, min_size=1, min_turns=1))
-def test_progress_shares_out_all_of_it(numbers):
-    rewards, outcomes, _ = numbers
-
-    for row, own, outcome in zip(estimate("progress", build(*numbers)), rewards, outcomes, strict=True):
-        scored = [reward for reward in own if reward is not None]
-        assert sum(row) == pytest.approx((scored[-1] if scored else 0.0) + (outcome or 0.0), abs=1e-9)
 
 
 @quick

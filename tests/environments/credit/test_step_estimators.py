@@ -125,7 +125,7 @@ def test_a_step_of_two_groups_has_the_bias_that_the_note_says(name, least, most)
     assert least < bias(4, name, SPLITS) < most
 
 
-@pytest.mark.parametrize("name", OF_STEPS)
+@pytest.mark.parametrize("name", [name for name in OF_STEPS if name != "gdpo"])
 def test_in_a_large_step_no_bias_is_left(name):
     market, logits, chance = Market(2), a_policy(), np.random.default_rng(0)
     values, scores = market.values(), market.scores(logits)
@@ -138,6 +138,20 @@ def test_in_a_large_step_no_bias_is_left(name):
                 total += np.array(credit) @ scores[session, : len(credit)]
 
     assert cosine(total, market.gradient(logits)) > 0.99
+
+
+def test_gdpo_keeps_a_part_of_the_outcome_apart_from_turn_rewards_whatever_its_name():
+    def step_of(name):
+        group = group_of([[1.0], [0.0], [0.0]], outcomes=[0.0, 1.0, 3.0])
+        named = [
+            replace(
+                each, rewards=replace(each.rewards, outcome_components={name: each.rewards.outcome or 0.0})
+            )
+            for each in group.trajectories
+        ]
+        return credit_step([replace(group, trajectories=tuple(named))], "gdpo")
+
+    assert step_of("turn rewards") == step_of("sold")
 
 
 # --- a critic's values -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from environments.credit import estimate
+from tests.benchmarks import stale_turns
 from tests.benchmarks.credit_bias import (
     Expectation,
     Market,
@@ -52,9 +53,9 @@ def test_the_expected_gradient_has_the_length_that_the_bias_note_says(market, ca
         ("grpo", {}),
         ("gigpo", {"gamma": 1.0, "mode": "mean_std_norm"}),
         ("mt_grpo", {}),
-        ("mt_grpo", {"segments": "per_turn"}),
         ("process_supervision", {}),
-        ("progress", {}),
+        ("igpo", {"streams": "separate"}),
+        ("gagpo", {}),
         ("passk", {}),
     ],
 )
@@ -114,3 +115,12 @@ def test_withheld_siblings_leave_the_others_the_credit_of_the_whole_policy(marke
 
     assert Expectation(market, size, withheld).gradient(logits) == pytest.approx(wanted, abs=1e-12)
     assert Expectation(market, size, dropped).gradient(logits) != pytest.approx(wanted, abs=1e-3)
+
+
+def test_ratios_of_turns_keep_what_withholding_loses_and_halve_the_bias_of_turns_of_one_token():
+    _, found = stale_turns.measured(3, 2, away=1.0)
+    (as_they_are, noisy), (withheld, few) = found["as they are"], found["withheld"]
+    ratio, snr = found["ratio, turns of 1 token"]
+    assert withheld == pytest.approx(1.0, abs=1e-9)
+    assert 1 - ratio < 0.6 * (1 - as_they_are)
+    assert few < 0.8 * snr < 0.85 * noisy

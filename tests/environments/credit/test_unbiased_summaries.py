@@ -54,7 +54,7 @@ class Condensed(Market):
             ["summary" if state == SUMS_UP else "act" for state, _ in each.steps] for each in self.sessions
         ]
 
-    def values(self, *, cumulative=False):
+    def values(self):
         rewards, outcomes = zip(*((each.rewards, each.outcome) for each in self.sessions), strict=True)
         states = [[str(state) for state, _ in each.steps] for each in self.sessions]
         return group_of(rewards, outcomes=outcomes, kinds=self.kinds, anchors=states).trajectories

@@ -130,10 +130,9 @@ async def test_a_server_that_never_answers_times_out():
             pass
         return ok()
 
-    async with served(hang, tries=2, request_timeout_s=0.2) as (server, policy):
+    async with served(hang, tries=2, request_timeout_s=0.2) as (_, policy):
         with pytest.raises(PolicyError, match=r"no answer \(tried 2 times\): timed out"):
             await policy.complete(REQUEST)
-    assert len(server.asked) == 2
 
 
 async def test_a_server_that_hangs_up_is_asked_again():

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from codecs import BOM_UTF8
 from dataclasses import replace
 
 import pytest
@@ -166,6 +167,13 @@ async def test_a_server_that_has_given_ids_is_asked_as_it_was(text):
             await policy.complete(REQUEST)
         await policy.complete(REQUEST)
     assert [(asked["max_tokens"], "stream" in asked) for asked in server.asked] == [(77, False)] * 3
+
+
+async def test_a_stream_may_begin_with_a_byte_order_mark():
+    streamed = PlainTextResponse(BOM_UTF8 + STREAM, media_type="text/event-stream")
+    async with served(streamed) as (_, policy):
+        completion = await policy.complete(REQUEST)
+    assert completion.message.content == "3"
 
 
 async def test_a_quoted_conversation_about_streams_is_no_wish_for_one():

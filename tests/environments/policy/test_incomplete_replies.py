@@ -51,6 +51,7 @@ OF_CHOICES = {
     "a stream with an error in it": lambda c: answer(_STREAM + b'data: {"error": {"message": "x"}}\n\n'),
 }
 """On wires whose replies have choices."""
+NO_CHOICES = (("sglang", "generate"), ("llama.cpp", "completion"))
 
 
 def _fault(make):
@@ -86,7 +87,7 @@ async def _asked(wire, make, tries):
 @pytest.mark.parametrize("wire", ["chat", "judge", *ALL_WIRES], ids=str)
 async def test_an_incomplete_reply_is_asked_for_again_and_one_that_stays_is_a_failure(wire):
     undisturbed, _ = await _asked(wire, None, 0)
-    kinds = INCOMPLETE if wire == ("sglang", "generate") else INCOMPLETE | OF_CHOICES
+    kinds = INCOMPLETE if wire in NO_CHOICES else INCOMPLETE | OF_CHOICES
     wrong = {}
     for name, make in kinds.items():
         once, for_ever = await _asked(wire, make, 1), await _asked(wire, make, 99)

@@ -79,7 +79,15 @@ async def test_weights_and_sampling_are_recorded(wire):
     ) as remote:
         completion = await remote.complete(REQUEST)
     assert completion.sampling == {"temperature": 0.7, "top_p": 1.0, "top_k": 5}
-    assert completion.weight_version == "default"
+    assert completion.weight_version == (None if wire[0] == "llama.cpp" else "default")
+
+
+@wires
+async def test_a_bias_against_a_token_leaves_the_mock_server_its_script(wire):
+    bias = [[123, False]] if wire[0] == "llama.cpp" else {"123": -100}
+    async with served(wire, counting_script, policy={"extra_body": {"logit_bias": bias}}) as remote:
+        completion = await remote.complete(REQUEST)
+    assert completion.message.tool_calls
 
 
 # A server that answers what a test says.

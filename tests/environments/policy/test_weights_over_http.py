@@ -20,8 +20,9 @@ from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import ConfigError
 
+NAMING = [wire for wire in ALL_WIRES if wire[0] != "llama.cpp"]
 BY_MESSAGES = [("vllm", None), ("sglang", None), ("plain", None)]
-servers = pytest.mark.parametrize(("kind", "wire"), [*ALL_WIRES, *BY_MESSAGES], ids=str)
+servers = pytest.mark.parametrize(("kind", "wire"), [*NAMING, *BY_MESSAGES], ids=str)
 
 
 async def update(base_url, version):

@@ -20,8 +20,7 @@ TERMINAL = ToolSpec(
     description="Run a “command”.",
     parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
 )
-ALL_WIRES = sorted(wire for wire in WIRES if wire[0] != "llama.cpp")
-"""Those of the mock server; tests/turnwise/cli/test_smol.py has llama.cpp itself."""
+ALL_WIRES = sorted(WIRES)
 
 
 def token_policy(base_url, wire, *, renderer=RENDERER, model="scripted", **settings):

@@ -56,9 +56,8 @@ def folder(model, tmp_path_factory):
     return path
 
 
-def test_signal_to_noise_is_within_five_percent_of_exact_gradients(model, sampled, folder):
+def test_groups_needed_are_within_five_percent_of_exact_gradients(model, sampled, folder):
     data = read_for_report(sampled)
-    loo_index = [i for i, arm in enumerate(data.arms) if arm.baseline == "loo_index"]
     exact = []
     for group in data.groups:
         turns = []
@@ -68,16 +67,17 @@ def test_signal_to_noise_is_within_five_percent_of_exact_gradients(model, sample
             turns.append(
                 torch.cat([each.flatten() for each in torch.autograd.grad(own, [*model.parameters()])])
             )
-        exact.append(group.advantages[loo_index].astype(np.float32) @ torch.stack(turns).numpy())
-    units = [group.unit for group in data.groups]
-    wanted, found = measure(np.stack(exact), units), measure(model_gradients(data, folder), units)
-    assert [found.figures[i].snr for i in loo_index] == pytest.approx(
-        [each.snr for each in wanted.figures], rel=0.05
-    )
+        exact.append(group.advantages.astype(np.float32) @ torch.stack(turns).numpy())
+    units, in_rewards = [group.unit for group in data.groups], [True] * len(data.arms)
+    wanted = measure(np.stack(exact), units, in_rewards)
+    found = measure(model_gradients(data, folder), units, in_rewards)
+    for arm, each in wanted.items():
+        assert found[arm].noise.value == pytest.approx(each.noise.value, rel=0.05)
+        assert found[arm].direction == each.direction == 1
 
 
-def test_the_rows_say_that_they_are_measured(sampled, folder):
-    assert {row["tier"] for row in credit_report(sampled[:4], folder)["rows"]} == {"measured"}
+def test_the_report_says_whose_gradients_it_compares(sampled, folder):
+    assert credit_report(sampled[:4], folder)["gradients"] == "the model's gradients"
 
 
 def test_other_weights_are_refused(sampled, folder, model, tmp_path):

@@ -24,7 +24,6 @@ from tests.environments.real_model.looking_env import Looking
 from tests.equipment.running_server import running_server
 from tests.tables import cases
 
-pytestmark = pytest.mark.timeout(300)
 TOLERANCE = 1e-4
 MODEL = "tiny"
 

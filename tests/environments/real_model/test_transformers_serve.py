@@ -16,7 +16,6 @@ from environments.record.recorder import read_groups
 from tests.environments.real_model import looking_env
 from tests.environments.serve.loopback import TURNWISE, free_port, running, wait_for_port
 
-pytestmark = pytest.mark.timeout(300)
 TRANSFORMERS = str(Path(sys.executable).with_name("transformers"))
 
 

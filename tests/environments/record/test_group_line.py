@@ -191,6 +191,14 @@ def context(*given):
     return lambda fields: fields["trajectories"][0]["turns"][0].update(context=[*given])
 
 
+def first(**changed):
+    return lambda fields: fields["trajectories"][0].update(changed)
+
+
+def spanned(**changed):
+    return lambda fields: fields["trajectories"][0]["turns"][0]["span"].update(changed)
+
+
 def parts(fields):
     fields["messages"][0][0]["content"] = [{"type": "text", "text": "hi"}]
 
@@ -200,6 +208,10 @@ def parts(fields):
     [
         (lambda fields: fields.pop("policy"), ".*policy"),
         (parts, "content"),
+        (lambda fields: fields.update(origin={"env": 1}), "origin: .*'env': 1"),
+        (first(advantages=[]), "0 advantages for the 2 turns of sibling 0"),
+        (first(rewards={"turns": [0.5], "score": 0.5}), "1 turn rewards for the 2 turns of sibling 0"),
+        *((spanned(**wrong), "turn 0 of sibling 0: index 0, Span") for wrong in ({"end": 9**9}, {"row": 1})),
         *((turns(turn), "") for turn in ([], "turn", None, {"anchor": "a"}, {"message": 99})),
         *(
             (context(part), "")

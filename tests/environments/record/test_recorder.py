@@ -141,6 +141,14 @@ def test_two_writers_at_once_are_refused_and_nothing_is_lost(tmp_path):
     assert len(list(read_groups(path))) == 1
 
 
+def test_a_file_that_is_no_record_is_not_emptied(tmp_path):
+    path = tmp_path / "items.jsonl"
+    path.write_text('{"id": "mine"}\n')
+    with pytest.raises(RecordError, match="is no record, which --fresh could empty"):
+        Recorder(path, fresh=True)
+    assert path.read_text() == '{"id": "mine"}\n'
+
+
 def test_an_output_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     for path, says in ((tmp_path / "file" / "r.jsonl", "cannot write"), (Path("/dev/full"), "not a regular")):

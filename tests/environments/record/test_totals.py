@@ -63,7 +63,7 @@ RAGGED = group_of([[1.0, 0.0, 2.0], [0.0, 0.0], [2.0]])
 
 
 def test_numbers_by_turn_are_of_the_rollouts_that_are_left():
-    numbers = of(RAGGED, group_of([[1.0]]))
+    numbers = of(RAGGED, group_of([[1.0]]), singleton="raw")
     assert at(numbers, "rollouts") == [4, 2, 1]
     assert at(numbers, "without_peer") == [1, 0, 1]
     assert numbers["credit"] == {"turns": 7, "without_peer": 2, "untrained": 0}
@@ -133,7 +133,7 @@ def test_what_a_lost_sibling_asked_is_paid_all_the_same():
     assert numbers["cost"]["judge"] == {"answers": 2, "prompt_tokens": 14, "completion_tokens": 4}
 
 
-@cases("estimator", ["gigpo", "grpo", "progress", "rloo", "turn_gae", "turn_return"])
+@cases("estimator", ["gigpo", "grpo", "igpo", "rloo", "turn_gae", "turn_return"])
 def test_totals_of_numbers_of_any_size_are_json(estimator):
     huge = group_of([[1e100, -1e100, 5e-324], [1e100], [None, 1e100]])
     metric = replace(huge.trajectories[0], metrics={"m": 1e308})

@@ -27,7 +27,7 @@ def processed(name, package, folder, *options):
         "TEST_PYTHON": sys.executable,
     }
     done = subprocess.run(
-        [*map(str, command), *options], cwd=folder, env=env, capture_output=True, text=True, timeout=110
+        [*map(str, command), *options], cwd=folder, env=env, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -47,9 +47,8 @@ def with_bad(bad):
 async def started(cls, path, **changes):
     """The exit code of one start, and what it showed."""
     console = Console(file=io.StringIO(), width=200)
-    config = AgentEnvConfig(
-        group_size=2, max_concurrent_rollouts=2, data_path_to_save_groups=str(path), **changes
-    )
+    settings = {"group_size": 2, "max_concurrent_rollouts": 2, **changes}
+    config = AgentEnvConfig(data_path_to_save_groups=str(path), **settings)
     return await process(cls(config), console), console.file.getvalue()
 
 
@@ -94,6 +93,7 @@ def killed_after(patch, lines):
     patch.setattr(Recorder, "append_line", append_line)
 
 
+@pytest.mark.timeout(600)
 @settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 @given(bad=st.sets(st.integers(0, ITEMS - 1), max_size=ITEMS - 1), kill=st.integers(1, ITEMS))
 async def test_wherever_a_run_is_killed_the_record_is_that_of_one_go(tmp_path_factory, bad, kill):
@@ -117,6 +117,14 @@ async def test_three_bad_items_in_a_row_are_passed_over_by_a_run_that_goes_on(tm
 async def test_the_first_ones_come_from_different_places_of_the_dataset(tmp_path):
     code, shown = await started(with_bad({0, 1, 2, 3}), tmp_path / "r.jsonl")
     assert (code, shown.count("Traceback")) == (0, 1)
+
+
+async def test_a_bad_first_item_of_a_run_with_branches_is_recorded_and_passed_over(tmp_path):
+    changes = {"group_size": 4, "branches": 2, "branch_at": 1, "estimator": "rloo"}
+    code, _ = await started(with_bad({0}), tmp_path / "r.jsonl", **changes)
+    groups = list(read_groups(tmp_path / "r.jsonl"))
+    assert (code, len(groups)) == (0, ITEMS)
+    assert [each.group.item_id for each in groups if each.status == "failed"] == ["0"]
 
 
 async def test_where_nothing_has_ever_worked_three_alike_end_it_and_are_in_the_record(tmp_path):

@@ -54,6 +54,11 @@ def test_a_module_is_found_from_the_current_folder(env_file, tmp_path, monkeypat
     assert find_environment("theirs.envs:One").name == "One"
 
 
+def test_a_command_line_that_runs_at_import_is_told_where_to_stand(env_file):
+    with pytest.raises(ConfigError, match=r'One\.cli\(\) under `if __name__ == "__main__":`'):
+        find_environment(str(env_file(ENV.format(name="One") + "\nOne.cli()\n")))
+
+
 def test_a_file_named_like_a_known_module_is_loaded_all_the_same(env_file):
     assert find_environment(str(env_file(ENV.format(name="One"), "json.py"))).name == "One"
 
@@ -63,6 +68,7 @@ def test_a_file_named_like_a_known_module_is_loaded_all_the_same(env_file):
     [
         ("code_debgu", "no environment 'code_debgu'; did you mean 'code_debug'?; choose one of code_debug"),
         ("nothing.here", "no environment 'nothing.here'; choose one of code_debug, "),
+        ("../nothing", "no environment '../nothing'; choose one of code_debug, "),
         ("nothing:Class", "no environment 'nothing'"),
         ("gone.py", "no file gone.py"),
         ("gone.py:Class", "no file gone.py"),

@@ -163,6 +163,7 @@ OTHER_VALUES = {
     "max_turns": 3,
     "max_tokens_per_turn": 5,
     "on_cut": "respond",
+    "branch_at": 3,
     "token_budget": 77,
     "min_group_size": 1,
     "scripted_skill": 0.1,
@@ -234,14 +235,28 @@ def test_every_setting_that_is_not_counted_exists(no_code):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("server_type", "chat"), ("family", "chatml"), ("context_tokens", 99), ("extra_body", {"top_k": 20})],
-    ids=["server_type", "family", "context_tokens", "extra_body"],
+    [
+        ("server_type", "chat"),
+        ("family", "chatml"),
+        ("context_tokens", 99),
+        ("extra_body", {"top_k": 20}),
+        ("constraints", "enforce"),
+    ],
+    ids=["server_type", "family", "context_tokens", "extra_body", "constraints"],
 )
 def test_how_a_model_server_samples_makes_another_experiment(no_code, name, value):
     changed = differences(asked(), asked(**{name: value}))
     # What shapes the distribution is in the policy's name, too.
     named = ["policy was m, is m top_k=20"] if name == "extra_body" else []
     assert sorted(changed) == sorted([f"{name} is new", *named])
+
+
+def test_constraints_count_without_a_server_too_and_the_default_is_no_other_experiment(no_code):
+    def of(constraints):
+        return origin_of(made(servers=[ServerConfig(constraints=constraints)])).facts()
+
+    assert differences(of("ask"), origin_of(made()).facts()) == []
+    assert differences(of("ask"), of("refuse")) == ["constraints is new"]
 
 
 def asked(**settings):

@@ -191,6 +191,23 @@ def test_groups_that_are_refused_alike_are_too_many_while_none_can_be_learned_fr
     assert said == [line]
 
 
+def test_a_run_says_once_that_most_of_its_turns_are_not_trained():
+    def masked(*trained):
+        (trajectory,) = group_of([[1.0] * len(trained)]).trajectories
+        turns = tuple(
+            replace(turn, trained=each) for turn, each in zip(trajectory.turns, trained, strict=True)
+        )
+        group = replace(WHOLE.group, trajectories=(replace(trajectory, turns=turns),))
+        return note_of(replace(WHOLE, group=group, advantages=((0.0,) * len(trained),)))
+
+    said = []
+    lessons = Lessons(said.append)
+    evaluated = replace(WHOLE, status="no_credit", group=replace(WHOLE.group, is_evaluation=True))
+    for note in (masked(True), masked(False, False), note_of(evaluated), masked(False), masked(False)):
+        lessons.add(note)
+    assert [line.partition(":")[0] for line in said] == ["3 of 4 turns of the first 3 groups are not trained"]
+
+
 class Given:
     """A source whose groups are made here."""
 

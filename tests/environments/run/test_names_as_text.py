@@ -9,11 +9,10 @@ import click
 import pytest
 
 from environments.rollout.lifecycle import hook_checks
-from environments.run import watchdog
 from environments.run.loading import SHIPPED, shipped_target
 from environments.run.workers import worker_process
 from scripts import mutate
-from tools.extras import OWN_PACKAGES
+from tools.extras import OWN_FOLDERS, OWN_PACKAGES
 from turnwise.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -25,9 +24,9 @@ def test_our_own_packages_are_those_of_the_wheel():
 
 
 def test_frames_and_classes_of_ours_are_told_from_those_of_users():
-    assert tuple(f"{ROOT / name}/" for name in OWN_PACKAGES) == watchdog._OURS
+    assert tuple(f"{ROOT / name}/" for name in OWN_PACKAGES) == OWN_FOLDERS
     modules = map(importlib.import_module, ("environments.base_env", "tools.files", "turnwise.cli"))
-    assert all(each.__file__.startswith(watchdog._OURS) for each in modules)
+    assert all(each.__file__.startswith(OWN_FOLDERS) for each in modules)
     assert hook_checks.OWN_PACKAGES == OWN_PACKAGES
 
 
@@ -38,7 +37,7 @@ def test_a_shipped_name_is_the_name_of_its_class(name):
 
 
 def test_every_command_is_a_function_of_its_module():
-    commands = [*(each for each in main.COMMANDS.values() if each.target), *main.DOCTOR.values()]
+    commands = [*main.COMMANDS.values(), *main.COMMANDS["doctor"].load().lazy.values()]
     assert len(commands) > 10
     assert all(isinstance(each.load(), click.Command) for each in commands)
 

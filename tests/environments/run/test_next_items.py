@@ -26,7 +26,8 @@ def curriculum(tmp_path, cls=Curriculum, **fields):
     cls.asked = []
     fields.setdefault("max_concurrent_rollouts", 1)
     fields.setdefault("total_steps", 50)
-    return counted(cls, data_path_to_save_groups=str(tmp_path / "r.jsonl"), group_size=1, **fields)
+    fields |= {"group_size": 1, "estimator_params": {"singleton": "raw"}}
+    return counted(cls, data_path_to_save_groups=str(tmp_path / "r.jsonl"), **fields)
 
 
 def keys(tmp_path):

@@ -126,7 +126,7 @@ def test_a_pipe_or_terminal_that_nobody_reads_holds_no_run(tmp_path, command, ki
     arguments = [command, "word_guess", "--env.max_items", "2", "--env.group_size", "2", "--out", str(out)]
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", FULL_PIPE, *arguments], stdout=writing, stderr=writing, timeout=60
+            [sys.executable, "-c", FULL_PIPE, *arguments], stdout=writing, stderr=writing, timeout=280
         )
     finally:
         os.close(reading)

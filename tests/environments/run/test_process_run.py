@@ -12,7 +12,7 @@ from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from tests.environments.write_file import WriteFile, made
 from tests.tables import cases
-from tools.errors import DatasetError, SandboxError
+from tools.errors import CreditError, DatasetError, SandboxError
 
 
 def processing(tmp_path, cls=WriteFile, **fields):
@@ -108,3 +108,8 @@ async def test_atropos_own_page_reads_the_record(tmp_path):
     assert await page.wait() == 0
     page = (tmp_path / "out.html").read_text()
     assert "Write hello into out.txt." in page
+
+
+async def test_a_run_of_single_rollouts_is_refused_unless_it_is_said_what_they_get(tmp_path):
+    with pytest.raises(CreditError, match="group_size is 1, and turn_return compares"):
+        await process(processing(tmp_path, Nothing, group_size=1, min_group_size=1), Console())

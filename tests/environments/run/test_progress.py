@@ -51,6 +51,12 @@ def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
     assert "ETA" not in endless.line()
 
 
+def test_a_line_that_is_said_does_not_control_the_terminal():
+    out = io.StringIO()
+    progress_on(out, terminal=False).say("building \x1b[31mred\nand more")
+    assert out.getvalue() == "building  [31mred\nand more\n"
+
+
 def test_a_silent_run_names_the_oldest_rollout_or_where_its_setup_is(monkeypatch):
     out = io.StringIO()
     progress = progress_on(out, terminal=False)

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from environments.policy.scripted import ScriptedPolicy
 from environments.record.recorder import Recorder
+from environments.trajectory import TextScore
 from tests.environments.run.rescoring import recorded, rescored, without_fingerprint
 from tools.errors import ConfigError
 
@@ -87,3 +89,23 @@ async def test_without_any_judge_a_question_is_refused(path):
         ConfigError, match=r"compute_outcome asks the judge .* name its server, --judge\.base_url"
     ):
         await rescored(path, compute_outcome=judged, question="Is it")
+
+
+async def scored_by_policy(self, item, trajectory, ctx):
+    return (await ctx.policy_logprob(self.text)).total
+
+
+async def test_what_the_policy_scored_is_read_from_the_record(path, monkeypatch):
+    async def score(self, request, text):
+        return TextScore(logprobs=(-0.25, -0.5), weight_version="step-3")
+
+    monkeypatch.setattr(ScriptedPolicy, "score", score)
+    hooks = {"compute_outcome": scored_by_policy, "text": "yes"}
+    before = await recorded(path, **hooks)
+    monkeypatch.delattr(ScriptedPolicy, "score")
+    after, _ = await rescored(path, **hooks)
+    assert list(map(without_fingerprint, after)) == list(map(without_fingerprint, before))
+    assert {each.rewards.outcome for group in after for each in group.group.trajectories} == {-0.75}
+    path.with_suffix(".new").unlink()
+    with pytest.raises(ConfigError, match="compute_outcome scores 'no' by a model, which its record has"):
+        await rescored(path, compute_outcome=scored_by_policy, text="no")

@@ -126,7 +126,7 @@ def test_a_run_under_opentelemetrys_own_command_traces_every_rollout(tmp_path):
     command += ["--env.total_steps", "2", "--env.group_size", "2", "--out", str(out)]
     exporters = {f"OTEL_{kind}_EXPORTER": "none" for kind in ("METRICS", "LOGS")}
     environment = {**os.environ, **exporters, "OTEL_TRACES_EXPORTER": "console"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     found = [json.loads(each) for each in re.findall(r"^{$.*?^}$", done.stdout, re.DOTALL | re.MULTILINE)]
     turns = [turn for group in read_groups(out) for each in group.group.trajectories for turn in each.turns]

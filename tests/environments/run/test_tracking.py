@@ -93,7 +93,7 @@ def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
         env={**environment, "WANDB_DIR": str(tmp_path), "HOME": str(tmp_path), "WANDB_MODE": "online"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("turnwise: error: --env.use_wandb:")

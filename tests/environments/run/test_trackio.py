@@ -19,7 +19,7 @@ def run(tmp_path_factory):
     command = [sys.executable, "-m", "turnwise", "process", "terminal_tasks", "--env.use_trackio", "true"]
     command += ["--env.total_steps", "17", "--env.group_size", "2", "--out", str(folder / "r.jsonl")]
     environment = {**os.environ, "TRACKIO_DIR": str(folder / "db"), "TRACKIO_WRITE_TOKEN": "very-secret"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     with sqlite3.connect(folder / "db" / "turnwise.db") as database:
         steps = [

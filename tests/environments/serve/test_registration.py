@@ -160,12 +160,12 @@ def rows_of(env_id, size):
 async def test_other_environments_rows_count_as_rows_and_not_as_groups_of_ours(api, outbox):
     api.start_trainer(batch_size=4)
     other = api.register_env("other", 2)["env_id"]
-    for _ in range(3):
+    for _ in range(4):
         api.post("/scored_data", rows_of(other, 2))
-    async with delivering(api.url, outbox, max_batches_waiting=3) as delivery:
+    async with delivering(api.url, outbox, max_batches_waiting=4) as delivery:
         for name in "abc":
             await put(delivery, credited(name))
-        # 6 rows of the other's wait, 12 may.
+        # 8 rows of the other's wait, 16 may: as groups of ours they would be 16.
         await until(delivery, lambda: delivery.tally.posts == 2)
         await some_looks(delivery)
         assert (delivery.tally.posts, delivery.waiting) == (2, 1)

@@ -109,7 +109,6 @@ def policy_gradient(torch, model, turns):
     return gradient
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("env", ENVS)
 def test_with_turn_rows_the_example_trainers_step_is_the_policy_gradient(api, tmp_path, env):
     if not os.environ.get("TURNWISE_REQUIRE_TORCH"):

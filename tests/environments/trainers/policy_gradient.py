@@ -64,8 +64,9 @@ def _taken(model, groups):
 
 
 def gradient_of(value, model):
-    """One vector of all parameters."""
-    gradients = torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
+    """One vector of all parameters that are trained."""
+    trained = [each for each in model.parameters() if each.requires_grad]
+    gradients = torch.autograd.grad(value, trained, retain_graph=True)
     return torch.cat([each.flatten() for each in gradients]).double()
 
 

@@ -163,7 +163,7 @@ atropos_env(WriteFile).cli()
 def cli(tmp_path, *options):
     command = [sys.executable, "-c", CLI, "process", "--env.use_wandb", "false", "--env.total_steps", "1"]
     out = ["--env.group_size", "2", "--env.data_path_to_save_groups", str(tmp_path / "out.jsonl")]
-    return subprocess.run([*command, *out, *options], capture_output=True, text=True, timeout=100)
+    return subprocess.run([*command, *out, *options], capture_output=True, text=True, timeout=280)
 
 
 def test_atropos_own_command_line_takes_the_estimators_parameters_as_json(tmp_path):

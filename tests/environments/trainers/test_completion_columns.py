@@ -8,6 +8,7 @@ import pytest
 
 from environments.trainers.completion_columns import (
     GroupLeftOut,
+    behaviour_ratios,
     completion_columns,
     mean_score,
     shifted_post,
@@ -47,6 +48,34 @@ def test_missing_rows_are_padding_in_which_nothing_is_trained(credited):
     assert columns.completion_ids[there:] == [[7]] * (8 - there)
     assert columns.tool_mask[there:] == [[0]] * (8 - there)
     assert columns.advantages[there:] == [[0.0]] * (8 - there)
+
+
+@cases("credited", CANARY_GROUPS.values(), ids=CANARY_GROUPS)
+def test_the_tokens_that_are_trained_have_the_index_of_their_turn_in_any_row(credited):
+    columns = completion_columns(credited, rows=8)
+    rows = [*credited_rows(credited)]
+    for row, mask, ids in zip(rows, columns.tool_mask, columns.turn_ids, strict=False):
+        assert [each >= 0 for each in ids] == [each == 1 for each in mask]
+        assert list(dict.fromkeys(each for each in ids if each >= 0)) == [
+            turn.index for turn in row.turns if turn.trained
+        ]
+    assert columns.turn_ids[len(rows) :] == [[-1]] * (8 - len(rows))
+
+
+def test_turns_of_a_conversation_in_several_rows_are_counted_through():
+    ids = [{*each} - {-1} for each in completion_columns(make_condensed_context()).turn_ids]
+    assert ids == [{0, 1}, {2, 3}, {0, 1}, {0}]
+
+
+@cases(("cut", "first"), [(5.0, 4.0), (3.0, 3.0)], ids=["below the cut", "cut"])
+def test_a_turns_behaviour_ratio_is_the_geometric_mean_of_its_tokens_up_to_the_cut(cut, first):
+    sampled, old = [1 / 4, 1 / 16, 1.0, 1 / 2], [1 / 2, 1 / 2, 1.0, 1 / 4]  # ratios 2, 8, -, 1/2
+    logs = [[math.log(each) for each in of] for of in (old, sampled)]
+    assert behaviour_ratios([0, 0, -1, 1], *logs, cut=cut) == pytest.approx([first, first, 1.0, 0.5])
+
+
+def test_a_behaviour_ratio_keeps_nan():
+    assert math.isnan(behaviour_ratios([0], [math.nan], [0.0], cut=2.0)[0])
 
 
 def test_a_group_with_more_rows_than_are_taken_is_refused_with_their_number():

@@ -10,9 +10,9 @@ from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import call
 from environments.trainers.in_process_policy import Batches, InProcessPolicy, Sampled
-from environments.trajectory import Message
+from environments.trajectory import Message, TextScore
 from tests.environments.write_file import WriteFile
-from tools.errors import PolicyError
+from tools.errors import ConfigError, PolicyError
 
 RENDERER = ChatMLRenderer.embedded()
 SAID = RENDERER.completion_ids(Message(role="assistant", content="yes"))
@@ -102,3 +102,16 @@ async def test_rows_go_on_from_what_was_sampled():
     assert [turn.message.tool_calls[0].name for turn in group.group.trajectories[0].turns] == ["terminal"] * 2
     sampled = [value for value in row.logprobs if math.isclose(value, -0.5)]
     assert len(sampled) == 2 * len(ids)
+
+
+async def test_a_text_is_scored_as_ids_that_are_forced():
+    def sample(batch):
+        forced = [tuple(wanted.forced_ids) for wanted in batch]
+        return [Sampled(token_ids=each, logprobs=tuple(-0.5 for _ in each)) for each in forced]
+
+    score = await policy_with(sample, scores=True).score(request(), "yes")
+    assert score == TextScore(logprobs=(-0.5,) * len(RENDERER.text_ids("yes")), weight_version="step-3")
+    with pytest.raises(PolicyError, match="other ids were sampled"):
+        await policy_with(sampler(), scores=True).score(request(), "no")
+    with pytest.raises(ConfigError, match="what samples for the policy tiny gives no log-probabilities"):
+        await policy_with(sampler()).score(request(), "yes")

@@ -48,6 +48,13 @@ def test_the_step_is_the_gradient_of_the_advantages(step, env, loss, accumulatio
     assert compared(done, loss) == gradients.EXACT
 
 
+@pytest.mark.skipif(not steps.HAS_PEFT, reason="needs peft")
+def test_an_adapter_of_peft_plays_and_gets_its_own_gradient(step):
+    done = step(steps.played, model=steps.lora_model)
+    assert 0 < len(done.gradient) < 500
+    assert compared(done, "dr_grpo") == gradients.EXACT
+
+
 @pytest.mark.parametrize("loss", sorted({*TRL_LOSSES} - {"dr_grpo", "dapo", "bnpo"}))
 def test_so_it_is_for_the_other_losses_that_are_allowed(step, loss):
     assert compared(step(CanaryEnv, loss_type=loss), loss) == gradients.EXACT

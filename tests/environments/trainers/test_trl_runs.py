@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,14 +72,16 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_run_that_was_never_stopped(
 PROCESSES = """
 import pytest
 from tests.environments.trainers import stubbed_vllm, trl_steps
-from tests.environments.trainers.test_trl_runs import MODES, of_processes
+from tests.environments.trainers.test_trl_runs import MODES, of_processes, shard_on_cpus
 
 stubbed_vllm.install(pytest.MonkeyPatch())
+shard_on_cpus()
 for name in MODES:
     done = of_processes(name, 2, "out")
     if done.trainer.accelerator.is_main_process:
         logged, rollouts = done.trainer.state.log_history, done.rollouts
-        trl_steps.torch.save((done.gradient, logged, rollouts.counts, len(rollouts.groups)), name)
+        kept = (done.gradients, done.is_sharded, logged, rollouts.counts, len(rollouts.groups))
+        trl_steps.torch.save(kept, name)
 """
 VLLM = {"env": steps.played, "model": steps.brief_model, "per_device": 4, "use_vllm": True}
 MODES = {
@@ -87,12 +91,39 @@ MODES = {
     "a vLLM server": {**VLLM, "vllm_mode": "server"},
     "a vLLM in each": {**VLLM, "vllm_mode": "colocate"},
 }
+FSDP2 = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": "Qwen2DecoderLayer"}}
+# The second of two steps is played by the weights that the first one changed.
+SHARDED = {
+    "sharded weights": MODES["whole groups"] | FSDP2 | {"steps": 2},
+    "sharded, split groups": MODES["split groups"] | FSDP2 | {"steps": 2},
+    "sharded, a vLLM server": MODES["a vLLM server"] | FSDP2 | {"steps": 2},
+}
+if steps.HAS_PEFT:
+    SHARDED["sharded LoRA"] = SHARDED["sharded, split groups"] | {"model": steps.lora_model}
+MODES |= SHARDED
 
 
 def of_processes(name, processes, folder):
     given = {**MODES[name]}
     rows, env = given.pop("per_device") // processes, given.pop("env")
+    if processes == 1:
+        given = {name: value for name, value in given.items() if name not in FSDP2}
     return steps.run(env, folder, per_device_train_batch_size=rows, **given)
+
+
+def shard_on_cpus():
+    """Have accelerate, which shards on accelerators alone, do so in processes of CPUs."""
+    from accelerate.state import AcceleratorState, DistributedType, PartialState
+
+    made = AcceleratorState.__init__
+
+    def make(self, *args, fsdp_plugin=None, **kwargs):
+        made(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = make
 
 
 @pytest.mark.soak  # torch is imported three times
@@ -100,18 +131,21 @@ def of_processes(name, processes, folder):
 def test_two_processes_take_the_step_of_one(tmp_path, monkeypatch, in_two, name):
     stubbed_vllm.install(monkeypatch)
     alone = of_processes(name, 1, tmp_path)
-    gradient, (logged, *_), counts, _ = torch.load(in_two / name, weights_only=False)
-    assert counts == alone.rollouts.counts
+    gradients, is_sharded, (logged, *_), counts, _ = torch.load(in_two / name, weights_only=False)
+    assert (counts, is_sharded) == (alone.rollouts.counts, name in SHARDED)
     assert logged["reward"] == pytest.approx(alone.trainer.state.log_history[0]["reward"])
-    assert (gradient - alone.gradient).norm() < 1e-6 * alone.gradient.norm()
+    for gradient, expected in zip(gradients, alone.gradients, strict=True):
+        assert (gradient - expected).norm() < 1e-5 * expected.norm()
 
 
 @pytest.mark.soak
 def test_each_group_is_rolled_out_once_by_the_one_process_that_can(in_two):
-    by_first = {name: torch.load(in_two / name, weights_only=False)[-1] for name in MODES}
-    assert by_first == {
+    expected = {
         "whole groups": 1, "split groups": 0, "padded groups": 2, "a vLLM server": 2, "a vLLM in each": 1,
+        "sharded weights": 1, "sharded, split groups": 0, "sharded, a vLLM server": 2,
     }  # fmt: skip
+    by_first = {name: torch.load(in_two / name, weights_only=False)[-1] for name in expected}
+    assert by_first == expected
 
 
 @pytest.fixture(scope="module")
@@ -123,22 +157,27 @@ def in_two(tmp_path_factory):
     path = os.pathsep.join((str(Path(__file__).parents[3]), *sys.path))
     done = subprocess.run(
         [*launch, "script.py"], cwd=folder, env=os.environ | {"PYTHONPATH": path},
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
 
-@pytest.mark.parametrize("sharded", ["is_deepspeed_enabled", "is_fsdp_enabled"])
-def test_sharded_weights_are_refused(tmp_path, sharded):
+@pytest.mark.parametrize(
+    ("sharded", "message"),
+    [
+        ("is_deepspeed_enabled", r"DeepSpeed no step was shown .* with FSDP2 \(fsdp_version 2\)"),
+        ("is_fsdp_enabled", r"FSDP1 gathers weights in every .*; use FSDP2 \(fsdp_version 2\)"),
+    ],
+)
+def test_other_ways_to_shard_weights_are_refused(tmp_path, sharded, message):
     class Sharded(steps.adapter.TurnwiseGRPOTrainer):
         def create_accelerator_and_postprocess(self):
             super().create_accelerator_and_postprocess()
             setattr(self, sharded, True)
+            self.accelerator.state.fsdp_plugin = SimpleNamespace(fsdp_version=1)
 
-    with pytest.raises(
-        ConfigError, match=r"DeepSpeed and FSDP shard .*; start the script with python, torchrun"
-    ):
+    with pytest.raises(ConfigError, match=message):
         steps.run(CanaryEnv, tmp_path, trainer=Sharded)
 
 
@@ -214,6 +253,35 @@ def test_a_trade_costs_what_the_warning_says(tmp_path, vllm):
         cosine, ratio = steps.compared(by_vllm(tmp_path, exact=None), "dr_grpo")
     line = next(str(each.message) for each in found if "use_vllm" in str(each.message))
     assert f"cosine {cosine:.2f}, norm ratio {ratio:.2f}" in line
+
+
+def test_a_behaviour_cut_weighs_turns_in_the_place_of_trls_importance_weights(tmp_path, vllm):
+    vllm.setattr(stubbed_vllm.Engine, "rounding", 0.005)
+    done = by_vllm(
+        tmp_path, trainer=partial(steps.Watched, behaviour_cut=1.01), gradient_accumulation_steps=1
+    )
+    (seen,), columns = done.trainer.seen, done.rollouts.step.columns
+    of_tokens = {tuple(ids): row for row, ids in enumerate(columns.completion_ids)}
+    ratios = []
+    for row, ids in enumerate(seen["completion_ids"]):
+        width = int(seen["completion_mask"][row].sum())
+        known = of_tokens[tuple(ids[:width].tolist())]
+        expected = torch.tensor(columns.advantages[known])
+        apart = (seen["old_per_token_logps"] - seen["sampling_per_token_logps"])[row, :width]
+        for turn in {*columns.turn_ids[known]} - {-1}:
+            tokens = torch.tensor(columns.turn_ids[known]) == turn
+            ratios.append(apart[tokens].mean().exp().item())
+            expected[tokens] *= min(1.01, ratios[-1])
+        assert torch.allclose(seen["advantages"][row, :width], expected)
+    assert min(ratios) < 1 < 1.01 < max(ratios)
+    assert (seen["importance_sampling_ratio"] == 1).all()
+
+
+def test_a_behaviour_cut_without_weights_to_replace_is_refused(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"behaviour_cut=2 takes the place .*; without vLLM each ratio is 1"
+    ):
+        steps.run(CanaryEnv, tmp_path, trainer=partial(steps.Watched, behaviour_cut=2.0))
 
 
 @pytest.mark.parametrize("given", [{"vllm_enable_sleep_mode": True}, {"vllm_tensor_parallel_size": 2}])

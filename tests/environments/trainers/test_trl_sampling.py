@@ -351,3 +351,23 @@ def test_half_precision_stays_near_the_log_probabilities_of_whole_prompts(precis
             apart += (of - torch.tensor(each.logprobs)).abs().tolist()
             rows[index] = continued(row, each.token_ids, 10 * turn + index)
     assert sum(apart) / len(apart) < 0.05
+
+
+@pytest.mark.parametrize("model", [*WHOLE.values(), linear])
+@torch.no_grad()
+def test_forced_ids_have_the_log_probabilities_of_a_pass_over_the_whole_row(model):
+    model = model()
+    sample, rows = CachedSampler(model, STOPS), [words(seed, 20 + seed) for seed in range(3)]
+    (said,) = sample([wanted(rows[0])])
+    texts = [words(seed, 4 + seed) for seed in range(3)]
+    asked = [
+        Wanted(prompt_ids=row, max_tokens=len(text), draws=random.Random(0), forced_ids=text)
+        for row, text in zip(rows, texts, strict=True)
+    ]
+    *scored, again = sample([*asked, wanted(rows[0])])
+    assert again.token_ids == said.token_ids
+    for row, text, given in zip(rows, texts, scored, strict=True):
+        log_p = torch.log_softmax(model.eval()(torch.tensor([[*row, *text]])).logits[0].float(), -1)
+        whole = [float(log_p[len(row) + at - 1, token]) for at, token in enumerate(text)]
+        assert given.token_ids == tuple(text)
+        assert given.logprobs == pytest.approx(whole, abs=1e-5)

@@ -422,7 +422,7 @@ def of_turns(advantages, masks):
 
 
 def test_estimators_have_their_names_and_a_prefix_where_verl_has_that_name():
-    for name in ("turn_return", "progress", "process_supervision", "grpo_multiturn"):
+    for name in ("turn_return", "igpo", "process_supervision", "grpo_multiturn"):
         assert core_algos.get_adv_estimator_fn(name).args == (name,)
     for name in ("grpo", "rloo"):
         assert core_algos.get_adv_estimator_fn(f"turnwise_{name}").args == (name,)
@@ -432,7 +432,7 @@ def test_the_module_can_be_loaded_again_and_a_users_own_estimator_keeps_its_name
     before = {*core_algos.ADV_ESTIMATOR_REGISTRY}
     importlib.reload(credit)
     assert {*core_algos.ADV_ESTIMATOR_REGISTRY} == before
-    assert "turnwise_progress" in credit.registry_estimators({"progress": lambda **_: None})
+    assert "turnwise_igpo" in credit.registry_estimators({"igpo": lambda **_: None})
 
 
 @pytest.mark.parametrize("name", ["gamma", "lam"])

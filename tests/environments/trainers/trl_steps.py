@@ -1,7 +1,7 @@
 """One step of TRL's trainer on an environment, and what it has to be; needs torch and TRL."""
 
 import copy
-import importlib
+import importlib.util
 import os
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ adapter = importlib.import_module("environments.trainers.trl")
 gradients = importlib.import_module("tests.environments.trainers.policy_gradient")
 torch.set_num_threads(1)
 
+HAS_PEFT = bool(os.environ.get("TURNWISE_REQUIRE_TORCH") or importlib.util.find_spec("peft"))
 ROWS, GROUPS, LONGEST = 4, 2, 100
 TOKENIZER = transformers.AutoTokenizer.from_pretrained(EMBEDDED_TOKENIZER_DIR)
 
@@ -42,6 +43,13 @@ def brief_model():
     return model
 
 
+def lora_model():
+    """Only its adapter is trained, whose two factors both have a gradient."""
+    peft = importlib.import_module("peft")
+    config = peft.LoraConfig(r=4, init_lora_weights=False, target_modules=["q_proj", "v_proj", "up_proj"])
+    return peft.get_peft_model(brief_model(), config)
+
+
 class Watched(adapter.TurnwiseGRPOTrainer):
     """Keeps what the loss was given."""
 
@@ -54,10 +62,13 @@ class Gradient(transformers.TrainerCallback):
     """Keeps the whole gradient of each step."""
 
     def __init__(self):
-        self.steps = []
+        self.steps, self.is_sharded = [], False
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-        self.steps.append(torch.cat([each.grad.flatten().double() for each in model.parameters()]))
+        grads = [each.grad for each in model.parameters() if each.requires_grad]
+        self.is_sharded = all(hasattr(each, "full_tensor") for each in grads)
+        whole = [each.full_tensor() if self.is_sharded else each for each in grads]
+        self.steps.append(torch.cat([each.flatten().double() for each in whole]))
 
 
 def config_of(folder, **settings):
@@ -93,6 +104,7 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
         trainer=trained,
         gradient=gradient.steps[0],
         gradients=gradient.steps,
+        is_sharded=gradient.is_sharded,
         before=before,
         rollouts=rollouts,
     )

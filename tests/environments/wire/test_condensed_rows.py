@@ -61,7 +61,7 @@ def groups_of(case):
 
 @pytest.mark.parametrize("case", golden_cases())
 def test_rows_have_the_advantages_that_the_vector_has_on_one_sequence(case):
-    params = {"norm_by_std": case["params"].get("norm_adv_by_std_in_grpo", True)}
+    params = {"norm_by_std": case["params"].get("norm_adv_by_std_in_grpo", True), "singleton": "raw"}
     compared = 0
     for positions, group in groups_of(case):
         done = credited(group, "grpo_multiturn", policy="golden", params=params)

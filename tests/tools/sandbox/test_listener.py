@@ -172,7 +172,7 @@ def test_an_ordinary_user_has_one_too():
     paths = (str(Path(__file__).parents[3]), sysconfig.get_path("purelib"))
     ran = subprocess.run(
         ["/usr/bin/python3", "-c", _AS_ANOTHER], user=65534, group=65534, extra_groups=[], cwd="/",
-        capture_output=True, text=True, timeout=60, check=False, env={"PYTHONPATH": ":".join(paths)},
+        capture_output=True, text=True, timeout=280, check=False, env={"PYTHONPATH": ":".join(paths)},
     )  # fmt: skip
     if "ImportError" in ran.stderr or "ModuleNotFoundError" in ran.stderr or "user namespaces" in ran.stderr:
         pytest.skip("another user cannot read this project, or make namespaces")

@@ -1,6 +1,7 @@
 """`turnwise credit` lists estimators, shows how another moves a record's credit, and writes it."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -117,14 +118,16 @@ def test_a_stale_group_stays_without_credit(tmp_path):
 def without_outcomes(request, tmp_path):
     """A record of one group with a missing outcome: credited long ago, or failed because of it."""
     path = tmp_path / "rollouts.jsonl"
-    refused = credited(group("a", [[0.5, 0.0], [1.0]], [None, 1.0]), "turn_return", policy="scripted")
+    refused = credited(
+        group("a", [[0.5, 0.0], [1.0], [0.0]], [None, 1.0, 0.0]), "turn_return", policy="scripted"
+    )
     assert refused.status == "failed"
     with Recorder(path) as recorder:
         recorder.append(replace(refused, status=request.param))
     return path, request.param
 
 
-@pytest.mark.parametrize(("missing", "left"), [("drop", [1]), ("-1", [0, 1])])
+@pytest.mark.parametrize(("missing", "left"), [("drop", [1, 2]), ("-1", [0, 1, 2])])
 def test_what_a_missing_outcome_counts_as_can_be_said_afterwards(without_outcomes, tmp_path, missing, left):
     record, before = without_outcomes
     out = tmp_path / "new.jsonl"
@@ -132,7 +135,7 @@ def test_what_a_missing_outcome_counts_as_can_be_said_afterwards(without_outcome
     (after,) = read_groups(out)
     assert after.status == "ok"
     assert [each.sibling for each in after.group.trajectories] == left
-    assert len(after.group.failures) == 2 - len(left)
+    assert len(after.group.failures) == 3 - len(left)
     assert output.startswith("1 groups, " if before == "ok" else "0 groups, ")
     assert ("1 groups that had no credit have some now" in output) == (before == "failed")
 
@@ -186,8 +189,8 @@ WRITE = ["--write", "new.jsonl"]
         (["--estimator", "gigpo", "--preset", "trl", *WRITE], "preset 'trl' does not cover gigpo"),
         (["--load", "gone.py", "--estimator", "flat", *WRITE], r"no file gone\.py"),
         (WRITE, "no estimator given"),
-        ([], "it needs 3 items with a group to train on, and has 2"),
-        (["--estimator", "rloo", "--json"], "are of the report on a RECORD"),
+        (["--arm", "gigp"], "did you mean 'gigpo'"),
+        (["--estimator", "rloo", "--json"], "--json is of the report on a RECORD"),
         (["--preset", "verl"], "options of an estimator need one"),
         (["--estimator", "rloo", "--env.max_turns", "3"], "are for --rewards"),
     ],
@@ -259,17 +262,26 @@ def game_record(tmp_path):
 
 def test_without_an_estimator_it_reports_which_one_suits_the_record(game_record):
     lines = run(game_record).output.splitlines()
-    assert lines[0].split() == ["estimator", "γ", "baseline", "snr", "90", "%", "groups", "a", "step", "bias"]
-    assert any("fewer groups than γ = 1 here; it bends the gradient by" in line for line in lines)
+    assert lines[0].split() == ["beside", "γ", "=", "1", "noise", "direction", "groups", "needed"]
+    assert [line.split("  ")[0] for line in lines[1:5]] == ["γ = 0.7", "γ = 0.5", "γ = 0", "rloo"]
+    assert any(re.match(r"γ = 0\S* needs 1\.\d\d × fewer groups than γ = 1: ", line) for line in lines)
 
 
-def test_the_report_as_json_is_its_rows_and_nothing_else(game_record):
+def test_an_arm_is_added_by_name(game_record):
+    assert "opo" not in run(game_record).output
+    assert "left out: opo: the same as rloo here" in run(game_record, "--arm", "opo").output
+
+
+def test_all_arms_are_reported_on_request(game_record):
+    assert "process_supervision" in run(game_record, "--all").output
+
+
+def test_the_report_as_json_has_figures_with_intervals(game_record):
     found = json.loads(run(game_record, "--json").stdout)
-    assert list(found) == ["rows"]
-    assert set(found["rows"][0]) == {
-        "estimator", "gamma", "baseline", "snr", "snr_low", "snr_high", "groups_per_step", "bias", "tier",
-    }  # fmt: skip
-    assert {row["tier"] for row in found["rows"]} == {"proxy"}
+    assert set(found) == {"gradients", "groups", "rows", "left_out", "sentences"}
+    figures = {"noise", "direction", "groups", "groups_until"}
+    assert set(found["rows"][0]) == {"estimator", "gamma", "baseline"} | figures
+    assert set(found["rows"][0]["groups"]) == {"value", "low", "high"}
 
 
 def test_a_folder_without_a_model_is_named(game_record, tmp_path):
@@ -293,6 +305,10 @@ def test_all_estimators_are_shown_with_the_default_first():
     lines = run().output.splitlines()
     assert lines[0] == "turn_return"
     assert set(ESTIMATORS) <= set(lines)
+
+
+def test_help_alone_explains_the_command():
+    assert run("--help").output.startswith("Usage:")
 
 
 # --- estimators that compare a step ------------------------------------------------------------------------

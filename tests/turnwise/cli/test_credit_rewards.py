@@ -73,6 +73,13 @@ def test_the_script_of_an_environment_offers_it_too(shell, tmp_path):
     assert len(list(read_groups(tmp_path / "new.jsonl"))) == 2
 
 
+def test_the_seed_of_the_record_holds_whatever_seed_is_given(shell, tmp_path):
+    given = ("r.jsonl", "--rewards", "--env", "colour.py:Colour", "--env.seed", "5", "--write", "new.jsonl")
+    done = shell("credit", *given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("2 groups, 8 rollouts: rewards of 0 changed")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -95,5 +102,5 @@ def test_what_is_wrong_is_one_line_and_2(shell, arguments, text):
 
 
 def test_help_names_record_environment_and_settings(shell):
-    shown = shell("credit", "--env", "colour.py:Colour", "--help").stdout
+    shown = shell("credit", "--env", "colour.py:Colour", "--help", "all").stdout
     assert all(word in shown for word in ("[RECORD]", "--env ENV", "--write", "--env.missing_outcome"))

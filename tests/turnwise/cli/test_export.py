@@ -100,14 +100,12 @@ def test_it_says_what_it_wrote_and_left_out(tmp_path, groups, view, said):
     assert export(tmp_path / "r.jsonl", "--view", view, "--out", tmp_path / "out.jsonl").stderr == said
 
 
-def test_a_record_with_a_malformed_group_leaves_no_file(tmp_path):
-    with Recorder(tmp_path / "r.jsonl") as recorder:
-        first = OK.group.trajectories[0]
-        turns = (replace(first.turns[0], span=replace(first.turns[0].span, end=9)), first.turns[1])
-        broken = replace(OK.group, trajectories=(replace(first, turns=turns), OK.group.trajectories[1]))
-        recorder.append(replace(OK, group=broken))
-    with pytest.raises(RecordError, match=r"r\.jsonl, line 1: row 0"):
-        export(tmp_path / "r.jsonl", "--out", tmp_path / "out.jsonl")
+def test_a_record_with_a_malformed_group_leaves_no_file(record, tmp_path):
+    line = orjson.loads(record.read_bytes().splitlines()[0])
+    line["trajectories"][0]["turns"][0]["span"]["end"] = 9
+    record.write_bytes(with_crc(orjson.dumps(line) + b"\n"))
+    with pytest.raises(RecordError, match=r"r\.jsonl, line 1: .*turn 0 of sibling 0"):
+        export(record, "--out", tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
 

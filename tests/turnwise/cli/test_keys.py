@@ -30,6 +30,7 @@ from turnwise.cli.main import main
 from turnwise.cli.settings import read_yaml
 
 KEY = "sk-S3CRET-0123456789"
+WORD_KEY = "sk0123456789abcdef"
 MOCK = mock_app(lambda _: None, skill=1, renderer=ChatMLRenderer.embedded())
 ALL = (ServerConfig, JudgeConfig, UserConfig, SummariserConfig)
 
@@ -89,9 +90,10 @@ def test_each_server_reads_the_variable_that_a_file_names(section, tmp_path):
         (["--openai.api_key_env", "NO_SUCH_KEY"], "NO_SUCH_KEY: this environment variable is not set"),
         (["--openai.api_key_env", "EMPTY_KEY"], "EMPTY_KEY: this environment variable is empty"),
         (["--openai.api_key_env", KEY], "takes the name of an environment variable"),
+        (["--openai.api_key_env", WORD_KEY], "api_key_env: this environment variable is not set"),
         (["--openai.api_key_env", "MY_KEY", "--openai.api_key", "x"], "are both set; give one"),
     ],
-    ids=["not set", "empty", "the key itself", "both"],
+    ids=["not set", "empty", "the key itself", "a key of letters and digits", "both"],
 )
 def test_a_variable_without_a_key_is_one_line_and_exit_code_2(more, said, monkeypatch, capsys):
     monkeypatch.setenv("EMPTY_KEY", " ")
@@ -101,6 +103,7 @@ def test_a_variable_without_a_key_is_one_line_and_exit_code_2(more, said, monkey
     assert said in error
     assert error.count("\n") == 1
     assert KEY not in error
+    assert WORD_KEY not in error
 
 
 def test_a_program_is_told_to_read_the_variable_itself():

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -95,11 +96,29 @@ def test_help_names_every_command(capsys):
     assert "  process " in run.partition("\n\n")[0]
 
 
+@pytest.mark.parametrize("args", [["--help"], ["quiz", "--help"], ["quiz", "--env.help", "group_size"]])
+def test_help_of_check_checks_nothing(args, capfd):
+    assert main(["check", *args]) == 0
+    out, err = capfd.readouterr()
+    assert "Rollouts per item." in out or "Find out whether" in out
+    assert "opens" not in out + err
+
+
 @pytest.mark.parametrize("args", [["--help"], ["list"]])
 def test_help_and_list_import_nothing_heavy(args, tmp_path):
     code = (
         f"import sys; from turnwise.cli.main import main; main({args}); "
         "print(sorted({'atroposlib', 'transformers', 'datasets', 'openai', 'numpy'} & set(sys.modules)))"
+    )
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
+
+
+def test_a_run_imports_nothing_of_what_only_dependencies_need(tmp_path):
+    code = (
+        "import sys; from turnwise.cli.main import main; "
+        "main(['process', 'quiz', '-n', '1', '-o', 'r.jsonl']); main(['view', 'r.jsonl']); "
+        "heavy = {'polars', 'sympy', 'wandb', 'transformers', 'atroposlib', 'datasets'}; "
+        "print(sorted(heavy & set(sys.modules)))"
     )
     assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
 
@@ -127,6 +146,7 @@ def test_list_names_each_environment_in_one_line(capsys):
         (["process", "code_debug", "more"], "unexpected extra argument"),
         (["process", "{env}", "--env.group_sise", "4"], "did you mean --env.group_size?"),
         (["process", "{env}", "--out", "{folder}"], "Is a directory"),
+        (["process", "{env}", "--out", "."], "cannot write .: Is a directory"),
         (["process", "{env}", "--env.enabled_toolsets", "bogus"], "bogus"),
         (["process", "{env}", "--env.estimator", "bogus"], "bogus"),
         (["process", "code_debug", "--env.dataset_path", "gone.jsonl"], "no dataset file at gone.jsonl"),
@@ -199,3 +219,51 @@ def test_one_error_of_several_tasks_is_one_line(capfd):
     error = ExceptionGroup("tasks", [RunError("a worker process was ended with -9")])
     assert exit_code_of(error) == 1
     assert capfd.readouterr().err == "turnwise: error: a worker process was ended with -9\n"
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"turnwise {version('turnwise')}\n"
+
+
+@cases(
+    ("words", "completed"),
+    [
+        ("turnwise pro", "process"),
+        ("turnwise process qu", "quiz"),
+        ("turnwise process quiz --fre", "--fresh"),
+        ("turnwise process quiz --env.group_s", "--env.group_size"),
+        ("turnwise process quiz --env.estimator turn_ret", "turn_return"),
+        ("turnwise process quiz --env.branch_at dr", "draw"),
+    ],
+    ids=["command", "environment", "option", "setting", "estimator", "choice"],
+)
+def test_a_shell_completes_what_is_unique(words, completed, monkeypatch, capsys):
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    monkeypatch.setenv("_TURNWISE_COMPLETE", "bash_complete")
+    assert main([]) == 0
+    assert capsys.readouterr().out == f"plain,{completed}\n"
+
+
+def test_short_options_are_settings(env_file, tmp_path, capsys):
+    out = tmp_path / "r.jsonl"
+    assert main(["process", f"{env_file}:Echo", "-n", "2", "-r", "3", "-o", str(out)]) == 0
+    groups = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [len(each["trajectories"]) for each in groups] == [3, 3]
+
+
+@cases(
+    ("args", "said"),
+    [
+        (["-r", "0"], "--env.group_size should be greater than or equal to 1"),
+        (["-n", "two"], "--env.max_items"),
+        (["-m", "x"], "give --openai.base_url"),
+        (["-r", "2", "--env.group_size", "3"], "-r '2' is --env.group_size, which is given as '3', too"),
+        (["-o", "a", "--env.data_path_to_save_groups", "b"], "--out 'a' is --env.data_path_to_save_groups"),
+    ],
+    ids=["rollouts", "items", "model", "given twice", "out given twice"],
+)
+def test_a_wrong_value_of_a_short_option_names_its_setting(args, said, env_file, capsys):
+    assert main(["process", f"{env_file}:Echo", *args]) == 2
+    assert said in capsys.readouterr().err

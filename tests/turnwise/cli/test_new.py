@@ -9,7 +9,8 @@ import pytest
 from environments.run.discovery import find_environment
 from tests.tables import cases
 from tests.turnwise.check.checked_envs import checked
-from tools.errors import ConfigError
+from tools.errors import ConfigError, ToolError
+from turnwise import open_sandbox
 from turnwise.check.check_run import NAMES
 from turnwise.cli.main import main
 from turnwise.cli.new import KINDS, make_environment
@@ -64,6 +65,13 @@ def test_a_new_environment_runs_by_the_name_of_its_folder(made, kind, monkeypatc
     monkeypatch.chdir(made)
     assert main(["process", f"my_{kind}", "--out", str(tmp_path / "rollouts.jsonl")]) == 0
     assert (tmp_path / "rollouts.jsonl").read_text().count("\n") == 4
+
+
+async def test_the_model_reads_what_sqlite_said_about_its_statement(made):
+    (query,) = find_environment(str(made / "my_sql")).tools
+    async with open_sandbox("local") as sandbox:
+        with pytest.raises(ToolError, match='near "SELEC": syntax error'):
+            await query.function(sandbox, "SELEC 1")
 
 
 @cases("kind", KINDS)

@@ -201,6 +201,15 @@ def test_fields_of_the_wrong_kind_break_no_list(project, fields):
     assert "\x1b" not in CliRunner().invoke(command, []).output
 
 
+@pytest.mark.parametrize(("content", "done", "damaged"), [(b"", 0, False), (b"{\n", None, True)], ids=str)
+def test_a_record_that_is_not_what_its_summary_saw_is_counted_or_told(project, content, done, damaged):
+    made("a", of={"groups": 1, "bytes": 900}).record.write_bytes(content)
+    (run,) = listed()
+    assert (run["done"], "record.jsonl is damaged" in run["note"]) == (done, damaged)
+    assert run["state"] == "unknown"
+    assert "the score is of more than are left: it had 1 groups" in run["note"]
+
+
 def test_odd_folders_break_no_list(project):
     made("a")
     Path("runs/my/loop").symlink_to("..")
@@ -217,3 +226,13 @@ def test_no_runs_and_no_folder(project, capsys):
     assert capsys.readouterr().out == "no runs in runs/\n"
     assert main(["runs", "nowhere"]) == 2
     assert capsys.readouterr().err == "turnwise: error: no folder nowhere\n"
+
+
+def test_a_list_that_cannot_be_written_is_an_error(project):
+    made("a")
+    with open("/dev/full", "w") as full:  # noqa: PTH123  # a device
+        done = subprocess.run(
+            [sys.executable, "-m", "turnwise", "runs"],
+            env={"PYTHONPATH": str(ROOT)}, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, "cannot write the output" in done.stderr) == (1, True)

@@ -86,7 +86,7 @@ def test_servers_that_cannot_be_are_refused_before_anything_opens(urls, said):
 def test_help_shows_the_models_that_the_environment_uses(capsys):
     shown = {}
     for env in ("terminal_tasks", "judged_writing", "retail", "long_math"):
-        assert main(["process", env, "--help"]) == 0
+        assert main(["process", env, "--help", "all"]) == 0
         text = capsys.readouterr().out
         shown[env] = [role for role in ("judge", "user", "summariser") if f"--{role}.max_tokens" in text]
     assert shown == {

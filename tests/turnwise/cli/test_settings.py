@@ -72,11 +72,13 @@ def test_the_command_line_wins_over_yaml_and_yaml_over_the_class(tmp_path):
     ("args", "said"),
     [
         (["--env.group_sise", "4"], "no setting --env.group_sise; did you mean --env.group_size?"),
+        (["--env.temperature", "0"], "no setting --env.temperature; did you mean --openai.temperature?"),
         (["--openai.base_ulr", "x"], "no setting --openai.base_ulr; did you mean --openai.base_url?"),
         (["--openai.max_tokens", "9"], "no setting --openai.max_tokens; set --env.max_tokens_per_turn"),
         (["--env.group_size", "0"], "--env.group_size should be greater than or equal to 1, got '0'"),
         (["--env.group_size", "many"], "--env.group_size should be a valid integer"),
         (["--openai.temperature", "nan"], "--openai.temperature should be"),
+        (["--env.branch_at", "now"], "got 'now'; or it should be 'draw' or 'hook'"),
         (["--env.colour", "green"], "--env.colour should be 'red' or 'blue', got 'green'"),
         (["--env.group_size"], "--env.group_size needs a value"),
         (["--env.weights", "b=2"], "--env.weights is not valid JSON"),

@@ -20,8 +20,8 @@ class MyConfig(AgentEnvConfig):
 SERVERS = (ServerConfig(), JudgeConfig())
 
 
-def shown(config=None):
-    return settings_help(config or MyConfig(), "mine", SERVERS)
+def shown(config=None, *, every=True):
+    return settings_help(config or MyConfig(), "mine", SERVERS, every=every)
 
 
 def test_every_setting_is_shown_once():
@@ -37,6 +37,11 @@ def test_ten_settings_come_first_and_then_those_of_the_environment_alone():
     flags = re.findall(r"^  --\w+\.(\S+)", shown(), re.MULTILINE)
     assert flags[:10] == [name.partition(".")[2] for name in FIRST]
     assert flags[10] == "colour"
+
+
+def test_without_all_only_those_are_shown():
+    flags = re.findall(r"^  --\w+\.(\S+)", shown(every=False), re.MULTILINE)
+    assert flags == [name.partition(".")[2] for name in FIRST] + ["colour"]
 
 
 def test_a_line_has_the_first_sentence_the_default_in_use_and_the_bounds():
@@ -88,9 +93,10 @@ def test_for_a_name_that_nothing_has_the_nearest_is_named(name, said):
         (["process", "terminal_tasks", "--env.help", "estimator_params"], "norm_by_std"),
         (["evaluate", "code_debug", "--env.help=seed"], "--env.seed"),
         (["serve", "--judge.help", "temperature"], "--judge.temperature"),
+        (["process", "--env.help", "openai.base_url"], "--openai.base_url"),
         (["process", "judged_writing", "--env.help", "drafts"], "Drafts that are written"),
     ],
-    ids=["alone", "of-an-environment", "equals", "judge", "own"],
+    ids=["alone", "of-an-environment", "equals", "judge", "another-section", "own"],
 )
 def test_the_command_line_explains_settings_and_runs_nothing(args, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

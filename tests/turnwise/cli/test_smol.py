@@ -8,13 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import orjson
 import pytest
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CompletionRequest, Constraint
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.rendering.chatml import ChatMLRenderer, load_tokenizer
@@ -26,7 +27,6 @@ from tools.errors import ConfigError, ContextOverflow
 from turnwise.cli import smol
 from turnwise.cli.main import main
 
-pytestmark = pytest.mark.timeout(300)
 FLAGS = re.compile(r"--openai.base_url (\S+) --env.tokenizer_name (\S+)\n")
 START = [TURNWISE, "smol", "--port", "0"]
 USER = Message(role="user", content="Name three rivers.")
@@ -166,6 +166,20 @@ async def test_the_tokens_of_a_stop_string_whose_logprobs_llama_cpp_drops_leave_
     stopped = policy(extra_body={"stop": ["aaaa"], "logit_bias": [[81, 10_000]]})
     completion = await stopped.complete(asked())
     assert (completion.token_ids, completion.finish_reason) == ((81,) * 3, "stop")
+
+
+async def test_a_stop_text_of_a_request_ends_the_turn_like_a_stop_string(policy):
+    free = policy(extra_body={"logit_bias": [[81, 10_000]]})
+    completion = await free.complete(replace(asked(), stops=("aaaa",)))
+    assert (completion.token_ids, completion.finish_reason) == ((81,) * 3, "stop")
+    assert completion.sampling["stop"] == ["aaaa"]
+
+
+async def test_a_schema_is_enforced(policy):
+    schema = {"type": "object", "properties": {"river": {"enum": ["Po"]}}, "required": ["river"]}
+    constraint = Constraint(fields=("response_format",), schema=schema)
+    completion = await policy().complete(replace(asked(max_tokens=64), constraint=constraint))
+    assert re.match(r'\{\s*"river"', completion.message.content)  # it likes white space
 
 
 async def test_a_prompt_beyond_the_slots_window_is_a_context_overflow(policy):

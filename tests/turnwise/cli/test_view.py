@@ -12,6 +12,7 @@ import pytest
 from environments.record.recorder import read_groups
 from environments.testing import group_of
 from tests.environments.serve.loopback import TURNWISE, without_torch
+from tests.turnwise.lab.credit_report.token_games import game
 from tests.turnwise.viewer.pages import blocks_of, recorded
 from turnwise.cli.main import main
 from turnwise.cli.view import DEMO, demo_record
@@ -41,6 +42,22 @@ def test_it_says_how_much_there_is_and_what_was_cut(record, capsys):
     assert re.search(r"^0\.\d\d MB, 1 group, 2 rollouts; not in it: 1 groups, tokens$", said, re.MULTILINE)
 
 
+def test_the_credit_report_is_computed_on_request_alone(tmp_path):
+    record = recorded(tmp_path / "r.jsonl", *(each.group for each in game(groups=8)))
+
+    def index_of(*options):
+        assert main(["view", str(record), *options]) == 0
+        return blocks_of(record.with_suffix(".html").read_text())["index"]
+
+    assert "credit" not in index_of()
+    assert [texts[0] for texts in index_of("--credit")["credit"]["table"]] == [
+        "γ = 0.7",
+        "γ = 0.5",
+        "γ = 0",
+        "rloo",
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -53,6 +70,7 @@ def test_it_says_how_much_there_is_and_what_was_cut(record, capsys):
         (["r.jsonl", "--tokenizer", "./gone"], "no tokenizer"),
         (["r.jsonl", "--port", "1"], "--port is for --serve"),
         (["r.jsonl", "--serve", "--out", "x.html"], "--out is of a file"),
+        (["r.jsonl", "--serve", "--credit"], "--credit is of a file"),
         (["r.jsonl", "--out", "r.jsonl/x.html"], "cannot write"),
     ],
     ids=str,

@@ -1,14 +1,16 @@
 """What a model server gives, found out over real HTTP: mocks with the quirks of real ones."""
 
 import json
+import time
 from contextlib import asynccontextmanager
 
 import pytest
 from tokenizers.normalizers import Lowercase
 
+from environments.config import ServerConfig
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.mock_server import MockSettings, mock_app
-from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, load_tokenizer
+from environments.policy.rendering.chatml import EMBEDDED, CannotExtendError, ChatMLRenderer, load_tokenizer
 from environments.policy.scripted import Choice, say
 from environments.trajectory import Message
 from tests.equipment.quirky_server import Quirk, QuirkyServer
@@ -32,7 +34,9 @@ def script(messages, tools, skill):
 
 
 @asynccontextmanager
-async def asked(*quirks, model="scripted", renderer=None, tokenizer=None, **settings):
+async def asked(
+    *quirks, model="scripted", renderer=None, tokenizer=None, given=None, timeout_s=20.0, **settings
+):
     """What is examined: a mock with these quirks."""
     app = mock_app(lambda _: script, skill=1, renderer=RENDERER, settings=MockSettings(**settings))
     own = [each for each in quirks if isinstance(each, Quirk)]
@@ -40,11 +44,12 @@ async def asked(*quirks, model="scripted", renderer=None, tokenizer=None, **sett
     async with running_server(QuirkyServer(app, [*named, *own])) as base_url:
         server = ModelServer(
             base_url=base_url, api_key="k", tries=2, first_wait_s=0.001, longest_wait_s=0.002,
-            request_timeout_s=20.0,
+            request_timeout_s=timeout_s,
         )  # fmt: skip
         yield CheckedModel(
-            server=server, model=model, renderer=renderer, tokenizer_name="folder", tokenizer=tokenizer
-        )
+            server=server, model=model, renderer=renderer, tokenizer_name="folder", tokenizer=tokenizer,
+            settings=given or ServerConfig(),
+        )  # fmt: skip
         await server.aclose()
 
 
@@ -74,6 +79,32 @@ async def test_token_wires_and_our_own_chat_format_lead_to_ids(kind):
     assert sum(name.startswith("ids over") and each.verdict == "ok" for name, each in findings.items()) == 2
     assert f"--openai.server_type {kind}" in examination.flags
     assert "--openai.family chatml" in examination.flags
+
+
+async def test_ids_of_llama_cpp_are_recommended_though_its_messages_have_none():
+    tokenizer = load_tokenizer(EMBEDDED)
+    examination, findings = await examined(kind="llama.cpp", renderer=RENDERER, tokenizer=tokenizer)
+    assert verdicts(findings, "token ids", "tokenizer", "ids over /completion") == ("no", "ok", "ok")
+    assert findings["token ids"].advice == ""
+    assert "--openai.server_type llama.cpp" in examination.flags
+
+
+async def test_no_more_than_two_replies_of_a_check_are_long():
+    asked = []
+
+    await examined(Quirk(refuses=lambda fields: asked.append(fields["max_tokens"])))
+    assert sorted(asked)[-3:] == [16, 1024, 1024]
+
+
+async def test_a_server_that_fails_at_a_cut_call_can_play():
+    def refuse(fields):
+        is_cut = fields["max_tokens"] == 16 and fields.get("tools")
+        return openai_error(500, "error parsing tool call: unexpected end of JSON input") if is_cut else None
+
+    for named in ((), ("llamacpp-no-ids",)):
+        _, findings = await examined(Quirk(refuses=refuse), *named)
+        assert "tool results" not in findings
+        assert verdicts(findings, "tools", "tool calls", "user after a result") == ("ok",) * 3
 
 
 async def test_ids_are_refused_where_the_tokenizer_is_not_the_servers():
@@ -171,6 +202,52 @@ async def test_a_server_whose_tokens_do_not_fit_together_cannot_be_used_as_in_a_
     examination, findings = await examined(Quirk(replies=unless_text))
     assert examination.tokens == "none"
     assert seen in findings["chat"].seen
+
+
+async def test_ids_in_the_first_reply_alone_are_not_called_exact():
+    def of_first_turn(reply):
+        if "tokens" in replies:
+            for name in ("token_ids", "logprobs"):
+                reply["choices"][0].pop(name, None)
+            reply.pop("prompt_token_ids", None)
+        replies.append("tokens")
+
+    replies = []
+    examination, findings = await examined(Quirk(replies=of_first_turn))
+    assert findings["token ids"].verdict == "ok"
+    assert "gave no token ids this time" in findings["later turns"].seen
+    assert (examination.tokens, examination.flags) == ("none", ())
+
+
+class Forking(ChatMLRenderer):
+    def extend(self, sampled, messages, tools):
+        raise CannotExtendError("the template drops the reasoning")
+
+
+async def test_rows_that_a_chat_format_forks_are_told_of():
+    examination, findings = await examined(kind="vllm", renderer=Forking(RENDERER._tokenizer))
+    assert "rows fork: renderer: the template drops the reasoning" in findings["ids over /completions"].seen
+    assert "Rows fork" in examination.conclusion
+    assert "--openai.server_type vllm" in examination.flags
+
+
+async def test_a_server_that_hangs_is_not_asked_three_times_over():
+    def hang(fields):
+        asked.append(fields)
+        time.sleep(0.6)
+
+    asked = []
+    examination, _ = await examined(Quirk(refuses=hang), timeout_s=0.3)
+    assert "timed out after 0.3 s" in examination.conclusion
+    assert len(asked) == 2
+
+
+async def test_the_temperature_of_a_run_is_tried():
+    def refuse(fields):
+        return openai_error(400, "temperature is not supported") if fields.get("temperature") == 0.5 else None
+
+    examination, _ = await examined(Quirk(refuses=refuse), given=ServerConfig(temperature=0.5))
+    assert "set --openai.temperature to 1" in examination.conclusion
 
 
 async def test_a_template_that_writes_a_turn_otherwise_forks_and_is_told_why():

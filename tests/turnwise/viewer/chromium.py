@@ -38,7 +38,7 @@ def watched_page() -> Iterator[Page]:
     """A page of one browser: `asked` is what it asked the network for, `errors` what went wrong."""
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.set_default_timeout(8000)
+        page.set_default_timeout(20_000)
         page.asked, page.errors = [], []
         page.on("request", lambda request: page.asked.append(request.url))
         page.on("pageerror", lambda error: page.errors.append(str(error)))

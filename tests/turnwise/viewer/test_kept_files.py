@@ -6,7 +6,7 @@ from dataclasses import replace
 from environments.testing import group_of
 from environments.trajectory import Artefact
 from tests.turnwise.viewer.pages import page, recorded
-from tools.plain_text import utf8_path
+from tools.plain_text import utf8_text
 from tools.sandbox.archive import ArchivedFile, pack
 from turnwise.viewer.page_values import LARGEST_SHOWN, collect_kept_files
 
@@ -70,7 +70,7 @@ def test_a_folder_that_is_none_is_named_and_breaks_no_page():
 
 def test_names_of_a_folder_that_no_json_has_can_be_shown():
     ((_, path, *_),) = shown(kept((0, "odd", {"\udcff\n": b"1"})))
-    assert path == utf8_path("odd/\udcff\n")
+    assert path == utf8_text("odd/\udcff\n")
 
 
 def test_files_stand_at_the_turn_that_they_were_taken_in(tmp_path):

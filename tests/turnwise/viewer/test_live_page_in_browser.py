@@ -53,6 +53,16 @@ def test_new_groups_come_to_an_open_turn_without_moving_its_reader(served, windo
     assert (ledger.is_visible(), page.evaluate("route().t")) == (True, "1")
 
 
+def test_new_groups_come_to_the_overview_without_moving_its_reader(served, window):
+    path, url = served
+    window.goto(url)
+    window.wait_for_selector(".tile")
+    window.evaluate("document.getElementById('view').scrollTop = 90")
+    record_one(path, 1)
+    window.wait_for_selector(".tile b:text-is('2')")
+    assert window.evaluate("document.getElementById('view').scrollTop") == 90
+
+
 def test_a_record_that_was_replaced_leaves_nothing_of_the_old_one(served, window):
     path, url = served
     page = at_a_turn(window, url)

@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,11 +14,15 @@ from environments.record.recorder import Recorder, read_groups
 from environments.run.process_run import process
 from environments.shipped.long_math import LongMathEnv
 from environments.testing import group_of
-from environments.trajectory import AgentRun, Artefact, Failure, StopReason
+from environments.trajectory import AgentRun, Artefact, Failure, Message, StopReason, ToolResult
 from tests.environments.write_file import quiet
 from tests.turnwise.viewer.chromium import opened, texts, watched_page
+from tests.turnwise.viewer.pages import recorded
 from turnwise.cli.view import command
 
+PRICES = ToolResult(
+    call_id="c", name="prices", content="\n".join(f"shelf {number}: {number} crowns" for number in range(9))
+)
 SAID = "the word xylophone stands once"
 CONDENSED = {
     "facts": 8,
@@ -55,7 +61,11 @@ def chats():
 def recorded_agent():
     """The same chats, of which an agent with two threads played the second and then broke."""
     a, b, c = chats().trajectories
-    turns = (b.turns[0], replace(b.turns[1], thread=1), b.turns[2])
+    first, second, third = (
+        replace(turn, tool_results=(replace(PRICES, call_id=f"c{turn.index}"),)) for turn in b.turns
+    )
+    title = Message(role="system", content="You name chats.\nBriefly.")
+    turns = (first, replace(second, thread=1, context=(title,)), third)
     run = AgentRun(error="Boom: it broke", exit_code=3, output="bye", wall_s=2.0, counts={"retries": 2})
     b = replace(b, turns=turns, agent=run, stop_reason=StopReason.AGENT_ERROR)
     return replace(chats(), trajectories=(a, b, c), failures=(), item_id="again", group_id="again/0")
@@ -234,6 +244,20 @@ def test_a_slash_goes_to_the_search_and_a_question_mark_shows_the_keys(at):
     assert page.is_visible("#help kbd:text('j')")
 
 
+def test_a_chosen_theme_is_that_of_the_next_page(at):
+    page = at()
+    page.keyboard.press("d")
+    assert at().evaluate("document.documentElement.style.colorScheme") == "dark"
+    page.keyboard.press("d")
+    assert at().evaluate("document.documentElement.style.colorScheme") == "light"
+
+
+def test_a_copy_button_says_whether_it_copied(at):
+    page = at("#g=chats%2F0")
+    page.get_by_label("Copy the link to this group").click()
+    page.get_by_text(re.compile("^(copied|not permitted)$")).wait_for()
+
+
 def test_condensed_contexts_and_forks_are_marked_in_a_real_run(at):
     page = at("#v=turns&q=condensed,fork", ".list .row")
     page.click(".row >> nth=0")
@@ -255,12 +279,167 @@ def test_a_summary_stands_in_the_row_of_the_act_that_follows_it(at):
 def test_of_three_siblings_two_stand_beside_each_other_and_a_third_that_is_gone_to_takes_a_place(at):
     page = at("#g=chats%2F0", ".turn")
     page.select_option("select[aria-label='sibling on the left']", "2")
-    page.wait_for_selector(".two select >> nth=1")
-    chosen = texts(page, ".sibline b >> nth=0") + texts(page, ".mhead .sibling:last-child b >> nth=0")
+    page.select_option("select[aria-label='sibling on the right']", "0")
+    page.wait_for_selector(".mhead .sibling >> nth=1")
+    chosen = texts(page, ".sibline .name")
     page.evaluate("location.hash = turnHash('chats/0', 1, 0)")
     page.wait_for_selector("#drawer h2:text('sibling 1, turn 1')")
     siblings = page.evaluate("views.current.siblings.map(({entry}) => entry.sibling)")
     assert (chosen, siblings) == (["sibling 2", "sibling 0"], [2, 1])
+
+
+def test_a_transcript_is_one_sibling_over_the_whole_width(at):
+    page = at("#g=chats%2F0", ".turn")
+    page.click(".name:text('sibling 1')")
+    page.wait_for_selector(".transcript .words .text >> nth=2")
+    widths = page.evaluate("[...document.querySelectorAll('.turn')].map((turn) => turn.clientWidth)")
+    assert (len(widths), min(widths) > 1340) == (3, True)
+
+
+@pytest.mark.parametrize("view", ["rollouts", "turns", "estimators"])
+def test_a_list_fits_a_narrow_window_with_its_credit(at, view):
+    page = at(f"#v={view}", ".list .row")
+    page.set_viewport_size({"width": 420, "height": 900})
+    box = page.locator(".row .c-credit >> nth=0").bounding_box()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert box["x"] + box["width"] < 420
+
+
+def test_a_list_of_turns_shows_rewards_whole(at):
+    page = at("#v=turns", ".list .c-reward")
+    shown = "[...document.querySelectorAll('.c-reward')].map((each) => each.scrollWidth <= each.clientWidth)"
+    assert set(page.evaluate(shown)) == {True}
+
+
+def test_a_long_name_makes_no_chart_wider_than_its_column(at):
+    page = at("#v=overview", "figure h3")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('figure')].map((figure) => (figure.querySelector('h3')"
+        ".append('name'.repeat(60)), figure.scrollWidth - figure.clientWidth))"
+    )
+    assert set(widths) == {0}
+
+
+def test_a_transcript_fits_a_narrow_window(at):
+    page = at("#g=again%2F0&only=1", ".turn.lane")
+    page.set_viewport_size({"width": 420, "height": 900})
+    sizes = page.evaluate(
+        "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])(views.current.matrix)"
+    )
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert sizes[0] == sizes[1]
+
+
+def test_turns_of_a_transcript_fold_to_their_first_words(at):
+    page = at("#g=chats%2F0&only=2&s=2&t=0", ".transcript .words .text >> nth=1")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("f")
+    one = page.locator(".turn.folded").count()
+    assert (one, texts(page, ".folded .gist")) == (1, [SAID])
+    page.keyboard.press("F")
+    assert page.locator(".turn.folded").count() == 2
+
+
+def test_a_number_after_g_goes_to_that_turn(at):
+    page = at("#g=chats%2F0&only=1", ".turn.selected")
+    page.keyboard.press("g")
+    page.keyboard.type("3")
+    page.wait_for_selector(".turn.selected[data-turn='2']")
+
+
+def test_threads_of_a_transcript_have_the_names_of_their_prompts(at):
+    page = at("#g=again%2F0&only=1", ".turn .thread")
+    assert texts(page, ".turn .thread") == [
+        "thread 1: prompt",
+        "thread 2: You name chats.",
+        "thread 1: prompt",
+    ]
+    lefts = page.evaluate(
+        "[...document.querySelectorAll('.turn')].map((turn) => turn.getBoundingClientRect().left)"
+    )
+    assert lefts[0] == lefts[2] < lefts[1]
+
+
+def test_a_result_that_an_earlier_turn_has_is_folded_in_a_transcript(at):
+    page = at("#g=again%2F0&only=1", ".turn .thread")
+    assert texts(page, ".result summary") == ["the same as in turn 1"] * 2
+    page.click(".result summary >> nth=0")
+    assert texts(page, ".turn[data-turn='1'] .result .text") == [PRICES.content]
+
+
+def test_a_rollout_is_downloaded_as_json(at):
+    page = at("#g=chats%2F0&only=1", ".transcript .turn")
+    with page.expect_download() as download:
+        page.click("button:text('download JSON')")
+    rollout = json.loads(download.value.path().read_bytes())
+    assert download.value.suggested_filename == "chats-1.json"
+    assert (rollout["item"], rollout["sibling"], rollout["score"], len(rollout["turns"])) == (
+        "chats",
+        1,
+        1.5,
+        3,
+    )
+
+
+@pytest.fixture
+def branched(window, tmp_path):
+    """A page whose sibling 2 replayed the first turn of sibling 0."""
+    group = group_of([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    trunk, other, branch = group.trajectories
+    trunk, branch = replace(trunk, branch_turn=1), replace(branch, trunk=0, branch_turn=1)
+    branch = replace(branch, turns=(replace(branch.turns[0], trained=False), branch.turns[1]))
+    record = recorded(tmp_path / "branched.jsonl", replace(group, trajectories=(trunk, other, branch)))
+    CliRunner().invoke(command, [str(record)], catch_exceptions=False)
+    return opened(window, record.with_suffix(".html").as_uri())
+
+
+def test_a_branch_says_from_which_turn_of_which_sibling_it_comes(branched):
+    branched.evaluate("go({g: page.index.groups[0].id})")
+    branched.wait_for_selector(".turn")
+    assert texts(branched, ".mhead .sibling >> nth=2 >> a") == [
+        "sibling 2",
+        "branch of sibling 0 from turn 2",
+    ]
+    assert texts(branched, ".turn .badge") == [
+        "replayed",
+        "branched: sibling 2",
+        "branch of sibling 0 from turn 2",
+    ]
+
+
+def test_turns_that_a_branch_replayed_count_once(branched):
+    assert texts(branched, ".tile b")[3] == "5"
+    assert branched.evaluate("matchingTurns({}).length") == 5
+
+
+def test_rewards_by_turn_are_those_of_the_summary_without_branches(branched):
+    shown = branched.evaluate("byAct().map((each) => mean(each.rewards))")
+    by_turn = branched.evaluate("page.index.aggregates.by_turn")
+    assert shown == [each["reward"]["mean"] for each in by_turn] == [0.5, 0.0]
+
+
+def test_a_group_that_failed_and_was_done_again_is_in_the_lists_and_in_no_number(window, tmp_path):
+    again = credited(replace(group_of([[1.0], [0.0]]), item_id="a", group_id="a"), "turn_return", policy="p")
+    kept = replace(again.group, trajectories=again.group.trajectories[:1])
+    failed = replace(again, group=kept, advantages=((0.0,),), status="failed", reason="a failure")
+    record = tmp_path / "again.jsonl"
+    with Recorder(record) as recorder:
+        recorder.append(failed)
+        recorder.append(again)
+    CliRunner().invoke(command, [str(record)], catch_exceptions=False)
+    page = opened(window, record.with_suffix(".html").as_uri())
+    assert texts(page, ".tile b")[:3] == ["1", "2", "0.5"]
+    page.evaluate("go({v: 'rollouts'})")
+    page.wait_for_selector(".list .row")
+    assert page.locator(".list .row").count() == 3
+
+
+def test_only_in_a_record_of_one_environment_a_score_says_who_passed(branched, at):
+    branched.evaluate("go({v: 'rollouts'})")
+    branched.wait_for_selector(".list .row")
+    of_one = branched.locator(".row .dot").count()
+    assert (of_one, at("#v=rollouts", ".list .row").locator(".row .dot").count()) == (3, 0)
 
 
 def test_a_refused_group_shows_no_advantage(at):
@@ -290,6 +469,40 @@ def test_both_estimators_stand_beside_each_other_with_their_sign_flips(at):
     page = at("#v=estimators&flips=1", ".list .row")
     pairs = page.evaluate("results.items.map(({own, other}) => own * other)")
     assert (len(pairs) > 1, max(pairs) < 0) == (True, True)
+
+
+def test_the_overview_begins_with_what_is_wrong_in_two_lines(at):
+    rollouts, turns = texts(at("", ".tile"), ".head + .wrong p")
+    assert rollouts.startswith(
+        "Rollouts 1 of 9 rollouts dropped in 1 of 3 groups, most often by ShopClosed: nobody"
+    )
+    assert "2 not scored · 2 no peer" in turns
+
+
+def test_a_line_of_what_is_wrong_leads_to_its_turns(at):
+    page = at("", ".tile")
+    page.click(".wrong a:text('not scored')")
+    page.wait_for_selector(".list .row")
+    assert page.evaluate("results.items.map(({rollout, at}) => [rollout.group.item, at])") == [
+        ["chats", 1],
+        ["again", 1],
+    ]
+
+
+def test_panels_of_the_overview_share_one_legend(at):
+    page = at("", ".tile")
+    assert page.locator(".figures .keys").count() == 0
+    assert page.locator(".figurehead .keys").count() == page.locator(".figures").count() == 3
+
+
+def test_curves_have_ticks_at_whole_groups(at):
+    ticks = at("", ".tile").locator(".curves .tick.mid").all_text_contents()
+    assert set(ticks) == {"1", "2", "3"}
+
+
+def test_a_group_says_how_many_of_its_siblings_were_dropped(at):
+    page = at("#v=rollouts&text=chats", ".list .row")
+    assert texts(page, ".row >> nth=0 >> .status") == ["ok", "1 of 4 dropped"]
 
 
 def test_health_by_turn_index_is_that_of_the_summary(at):

@@ -62,7 +62,7 @@ def columns_of(record, **options):
     ]
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "progress"])
+@pytest.mark.parametrize("estimator", ["grpo", "mt_grpo"])
 def test_what_is_no_return_is_not_shown_as_one(tmp_path, estimator):
     record = recorded(tmp_path / "r.jsonl", group_of([[1.0, 0.0], [2.0]]), estimator=estimator)
     assert [each["returns"] for each in columns_of(record)] == [[None, None], [None]]
@@ -105,7 +105,7 @@ def test_turn_returns_stand_beside_grpo_unless_others_are_named(tmp_path):
 
 
 def test_an_estimator_that_cannot_take_a_group_has_no_numbers_there(tmp_path):
-    partly = group_of([[1.0, 2.0]], anchors=[["a", None]])
+    partly = group_of([[1.0, 2.0], [0.0]], anchors=[["a", None], ["a"]])
 
     (group,) = page(recorded(tmp_path / "r.jsonl", partly), others=["gigpo"])["index"]["groups"]
 
@@ -249,8 +249,9 @@ def test_a_page_is_its_owners_alone_and_replaces_an_older_one(tmp_path):
 def test_a_page_that_becomes_too_large_or_has_no_group_is_refused_and_leaves_nothing(tmp_path):
     (tmp_path / "empty.jsonl").touch()
 
-    with pytest.raises(RecordError, match="larger than 0 MB"):
-        page(recorded(tmp_path / "r.jsonl", GROUP), max_bytes=100)
+    record = recorded(tmp_path / "r.jsonl", *[GROUP] * 9)
+    with pytest.raises(RecordError, match=r"larger than 0 MB at group [2-9]; show --groups 1-[1-8],"):
+        page(record, max_bytes=20_000)
     with pytest.raises(RecordError, match="no group to show"):
         page(tmp_path / "empty.jsonl")
 
@@ -280,12 +281,12 @@ def test_a_live_page_may_ask_its_own_server_alone():
 def test_a_page_says_where_nothing_is_to_be_learned_and_what_to_do(tmp_path):
     missing = group_of([[1.0], [0.0]], outcomes=[1.0, None])
     index = page(recorded(tmp_path / "r.jsonl", missing))["index"]
-    assert index["nothing"].startswith(
+    assert index["diagnosis"].startswith(
         "nothing to learn from in 1 group: 1 refused (no outcome beside siblings"
     )
-    assert "--missing-outcome" in index["nothing"]
+    assert "--missing-outcome" in index["diagnosis"]
     assert index["aggregates"]["reasons"] == {"refused: no outcome beside siblings with one": 1}
-    assert page(recorded(tmp_path / "ok.jsonl", GROUP))["index"]["nothing"] is None
+    assert page(recorded(tmp_path / "ok.jsonl", GROUP))["index"]["diagnosis"] is None
 
 
 @cases("seed", range(20))
@@ -297,3 +298,9 @@ def test_any_group_that_a_record_may_hold_has_a_page(seed):
     named = [name for group in index["groups"] for rollout in group["rollouts"] for name in rollout["blocks"]]
     assert {*named, "g1"} == set(blocks)
     assert orjson.dumps([index, blocks])
+
+
+def test_the_estimator_of_the_record_is_none_of_the_others(tmp_path):
+    record = recorded(tmp_path / "record.jsonl", GROUP)
+    others = page(record, others=["turn_return", "rloo"])["index"]["others"]
+    assert [name.partition("(")[0] for name in others] == ["rloo"]

@@ -56,6 +56,18 @@ def test_a_live_page_counts_what_failed_before_once(record):
     assert json.loads(gzip.decompress(live.index()))["aggregates"] == summed(record)
 
 
+def test_a_live_page_counts_what_is_done_again_while_it_is_read_once(record):
+    first, *later = record.read_bytes().splitlines(keepends=True)
+    record.write_bytes(first + b"no line\n")
+    live = LiveRecord(record, content, None)
+    live.index()
+    with record.open("ab") as file:
+        file.writelines(later)
+    shown = json.loads(gzip.decompress(live.index()))["aggregates"]
+    record.write_bytes(first + b"".join(later))
+    assert shown == summed(record)
+
+
 def test_the_page_says_which_rollouts_of_an_evaluation_passed(tmp_path):
     made = done("a", [[1.0], [0.0]])
     judged = [replace(each, passed=not index) for index, each in enumerate(made.group.trajectories)]

@@ -232,6 +232,11 @@ def test_a_stop_token_or_a_counted_one_is_an_answer():
     assert read_reply(json.dumps(body).encode(), "p").message.content == ""
 
 
+def test_counts_of_zero_tokens_are_none():
+    body = {"choices": [{"message": {"content": "a"}}], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
+    assert read_reply(json.dumps(body).encode(), "p").usage == {}
+
+
 @cases(
     "choice",
     [{"message": {"content": None}}, {"message": {"role": "assistant"}}, {"message": {"tool_calls": []}}],

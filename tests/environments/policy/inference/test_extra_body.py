@@ -87,3 +87,9 @@ def test_an_entry_within_an_entry_is_refused_with_how_to_write_it():
 def test_a_value_that_is_no_json_is_refused(value):
     with pytest.raises(ValidationError, match="cannot send stop"):
         ServerConfig(extra_body={"stop": value})
+
+
+@pytest.mark.parametrize("value", [7, "7", ["7"], [True], {"a": 7}])
+def test_stop_ids_that_are_no_list_of_ids_are_refused(value):
+    with pytest.raises(ValidationError, match="cannot send stop_token_ids: give a list of token ids"):
+        ServerConfig(extra_body={"stop_token_ids": value})

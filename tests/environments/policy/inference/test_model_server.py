@@ -95,6 +95,12 @@ async def test_an_error_says_what_the_provider_text():
             await policy.complete(REQUEST)
 
 
+async def test_an_error_without_a_message_is_shown_whole():
+    async with served(JSONResponse({"error": {"message": "", "code": 400, "why": "no"}})) as (_, policy):
+        with pytest.raises(PolicyError, match='"why":"no"'):
+            await policy.complete(REQUEST)
+
+
 async def test_a_200_that_says_the_context_is_too_long_is_an_overflow():
     body = {"error": {"message": "maximum context length is 8", "code": "context_length_exceeded"}}
     async with served(JSONResponse(body)) as (_, policy):

@@ -232,6 +232,7 @@ REFUSED = [
         sglang(finish_reason={"type": "abort", "message": "out of\nmemory"}),
         "'abort'): out of memory",
     ),
+    ("abort-llama", LLAMA_CPP, llama_cpp(stop_type="abort"), "gave up (finish_reason 'abort')"),
     ("odd", SGLANG, sglang(finish_reason="content_filter"), "gave up (finish_reason 'content_filter')"),
 ]
 

@@ -161,6 +161,19 @@ def test_no_text_that_is_read_on_the_loop_stops_it(family, text):
     assert time.thread_time() - started < 1
 
 
+@cases(
+    ("family", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "ad\\ud800", "arguments": {}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "add", "arguments": "{\\"a\\": \\"\\ud800\\"}"}</tool_call>'),
+        ("llama-3", '{"name": "add", "parameters": {"a": "\\ud800"}}'),
+    ],
+)
+def test_half_a_character_in_a_call_is_text_that_can_be_recorded(family, text):
+    _, (call,) = read_text_calls(text, family, TOOLS)
+    assert r"\ud800" in (call.name + call.arguments).encode().decode()
+
+
 def test_an_unknown_family_is_refused_with_those_there_are():
     with pytest.raises(
         ConfigError, match=r"no chat format 'nope'; --openai\.family is one of chatml, deepseek-r1, "

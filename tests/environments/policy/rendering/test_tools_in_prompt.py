@@ -1,3 +1,5 @@
+import json
+
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.rendering.hermes import read_hermes_calls
 from environments.policy.rendering.tools_in_prompt import write_calls, write_tools
@@ -29,6 +31,14 @@ def test_calls_that_were_written_as_text_are_read_back():
     content, calls = read_hermes_calls(written.content)
     assert content == "I add."
     assert [(each.name, each.arguments) for each in calls] == [("add", '{"a":0}'), ("add", '{"a":1}')]
+
+
+def test_a_call_without_arguments_is_written_as_json():
+    _, calls = read_hermes_calls('<tool_call>\n{"name": "add"}\n</tool_call>')
+    (written,) = write_calls([Message(role="assistant", tool_calls=calls)])
+    assert json.loads(written.content.removeprefix("<tool_call>").removesuffix("</tool_call>")) == {
+        "name": "add", "arguments": {},
+    }  # fmt: skip
 
 
 def test_results_and_the_reply_behind_them_are_one_user_message():

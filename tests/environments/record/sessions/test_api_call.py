@@ -154,3 +154,13 @@ def test_a_vote_on_one_item_of_a_turn_is_the_turns_and_two_that_differ_are_refus
 def test_items_of_odd_shapes_end_in_no_traceback(item):
     with suppress(MessageError):
         as_session({"input": [{"role": "user", "content": "go"}, item]})
+
+
+def test_tools_of_the_server_are_left_out_and_a_namespace_is_a_list_of_tools():
+    tools = [
+        {"type": "web_search"},
+        {"type": "custom", "name": "patch"},
+        {"type": "namespace", "name": "eyes", "tools": [{"type": "function", "name": "look"}]},
+    ]
+    session = read({"input": SENT, "tools": tools, "response": RESPONSE})
+    assert [each.name for each in session.tools] == ["look"]

@@ -141,14 +141,13 @@ def test_other_tools_are_another_opening(tmp_path):
     "arguments",
     [
         [],
-        ["--estimator", "grpo", "--preset", "verl"],
-        ["--estimator", "turn_gae"],
+        ["--estimator", "grpo", "--preset", "trl"],
     ],
 )
 def test_a_session_with_no_other_of_its_opening_gets_no_advantage(tmp_path, arguments):
     (group,) = imported(tmp_path, voted(1, -1, 0.5, outcome=1), arguments=arguments)
     assert set(group.advantages[0]) == {0.0}
-    assert (group.status, group.reason) == ("no_credit", "no other session has its opening")
+    assert (group.status, group.reason) == ("alone", "no sibling to compare it with: no advantage")
 
 
 @pytest.mark.parametrize(

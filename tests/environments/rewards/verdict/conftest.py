@@ -11,9 +11,8 @@ def verify() -> Verify:
     """What `RolloutContext.verify` does, without a rollout."""
 
     async def run(*, command, artefacts=(), files=None, stdin=b"", timeout_s=30.0):
-        async with open_sandbox("local") as sandbox:
-            for name, data in (files or {}).items():
-                await sandbox.write_file(name, data.encode() if isinstance(data, str) else data)
+        own = {name: data.encode() if isinstance(data, str) else data for name, data in (files or {}).items()}
+        async with open_sandbox("local").for_verifier(own) as sandbox:
             return await sandbox.exec(command, stdin=stdin, timeout_s=timeout_s)
 
     return run

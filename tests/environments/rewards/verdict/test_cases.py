@@ -1,5 +1,7 @@
 """An agent's code, judged by cases whose answers it never sees."""
 
+import math
+
 import pytest
 
 from environments.rewards.reward_context import RolloutContext
@@ -15,6 +17,12 @@ def double(n):
 
 def unit(_):
     return {"half": 0.1 + 0.2, "yes": True, "list": (1, 2)}
+
+def half(_):
+    return 1e9 + 0.5
+
+def nan(_):
+    return [float("nan"), 1]
 
 def large(_):
     return 10**400
@@ -52,6 +60,26 @@ async def test_a_program_is_run_once_per_case_and_space_at_ends_does_not_count(v
 
 
 @cases(
+    "written",
+    ["sys.stderr.write('w' * 1_000_000); print(2)", "print('2' * 1_000_000)"],
+    ids=["errors", "output"],
+)
+async def test_a_program_may_write_much(verify, written):
+    expected = "2" if "stderr" in written else "2" * 1_000_000
+    report = await program_cases(
+        verify, ["python3", "-c", f"import sys; {written}"], [("", expected)], artefacts=[]
+    )
+    assert report.held == (True,)
+
+
+async def test_an_expected_output_that_is_longer_than_what_is_read_is_refused(verify):
+    with pytest.raises(RewardError, match="longer than the 2 MB"):
+        await program_cases(verify, "true", [("", "x" * (2 << 20) + "y")], artefacts=[])
+    with pytest.raises(RewardError, match="longer than the 2 MB"):
+        await function_cases(verify, "answer.py:double", [((1,), "x" * (2 << 20))])
+
+
+@cases(
     ("function", "expected", "held"),
     [
         ("double", 4, True),
@@ -61,6 +89,10 @@ async def test_a_program_is_run_once_per_case_and_space_at_ends_does_not_count(v
         ("unit", {"half": 0.3, "yes": True, "list": [1, 2]}, True),
         ("unit", {"half": 0.3, "yes": 1, "list": [1, 2]}, False),
         ("unit", {"half": 0.3, "yes": True, "list": [1, 2, 3]}, False),
+        ("half", 10**9, False),
+        ("half", 1e9, True),
+        ("nan", [math.nan, 1], True),
+        ("nan", [0.0, 1], False),
         ("large", 1.5, False),
         ("deep", [], False),
         ("quits", None, False),

@@ -75,12 +75,31 @@ PLAIN = (
     "'\\ud800'",
     "-0.0",
     "True",
+    "range(9, 2, -3)",
+    "{'a': 1}.keys()",
+    "{'a': [1]}.values()",
+    "{'a': [1]}.items()",
+    "collections.deque([1, [2]])",
+    "decimal.Decimal('1.50')",
+    "fractions.Fraction(1, 3)",
 )
 
 
 async def test_plain_data_passes_both_ways_unchanged(verify):
     lines = [f"assert repr(double({value})) == repr({value})" for value in PLAIN]
-    assert await held(verify, "def double(x): return x\n", task("\n".join(lines))) == (True,) * len(PLAIN)
+    imports = "import collections, decimal, fractions\n"
+    assert await held(verify, "def double(x): return x\n", task(imports + "\n".join(lines))) == (
+        (True,) * len(PLAIN)
+    )
+
+
+COSTLY = ("range(10 ** 9)", "range(10 ** 99)", "__import__('decimal').Decimal('1e999999999')")
+
+
+@pytest.mark.parametrize("value", COSTLY)
+async def test_a_result_that_would_cost_the_judge_much_fails_only_its_assertion(verify, value):
+    solution = f"def double(x): return {value} if x == 2 else 2 * x\n"
+    assert await held(verify, solution) == (True, False, True)
 
 
 async def test_state_between_calls_is_kept(verify):
@@ -270,6 +289,18 @@ async def test_what_must_not_be_reached_does_not_hold_otherwise(verify, failing)
         return await held(verify, case[0], task(case[1])) == (False,)
 
     assert await failing(cases, does_not_hold) == []
+
+
+async def test_an_exception_with_another_message_does_not_match(verify):
+    solution = "def double(x): raise ValueError('other')"
+    assert await held(verify, solution, task(EXPECTED["raises with a match"])) == (False,)
+
+
+async def test_a_builtin_exception_keeps_its_arguments(verify):
+    caught = task(
+        "try:\n    double('x')\nexcept KeyError as error:\n    assert repr(error) == \"KeyError('x')\""
+    )
+    assert await held(verify, "def double(x): return {}[x]", caught) == (True,)
 
 
 async def test_what_is_not_reached_because_the_test_stopped_before_does_not_hold(verify):

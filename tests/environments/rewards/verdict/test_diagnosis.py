@@ -47,6 +47,36 @@ async def test_a_call_that_fails_shows_the_failure(failing):
     assert await failing(SHOWS, lambda command: shown("moving_average", command)) == []
 
 
+# The first call's process ends while the right solution's process, which ends itself, is called.
+BOTH_END = {
+    "entry_point": "f",
+    "prompt": "import os, threading, time\n",
+    "buggy_solution": """
+def f(x):
+    if x == 1:
+        threading.Timer(0.05, os._exit, [0]).start()
+    return -x
+""",
+    "canonical_solution": """
+def f(x):
+    if x == 2:
+        time.sleep(0.2)
+        os._exit(0)
+    return x
+""",
+    "declaration": "",
+    "task_id": "both end",
+}
+
+
+async def test_both_solutions_are_started_again_after_both_ended(verify):
+    # The last call is repeated first; what was noted of the first two is not what the original returns.
+    notes = "".join(
+        f"('called', ({x},), {{}})\n('returned', {noted})\n" for x, noted in ((3, -3), (2, 0), (1, 0))
+    )
+    assert await calls_fail(verify, BOTH_END, notes, CheckLimits())
+
+
 async def test_the_workspace_may_be_called_by_a_name_that_no_other_sandbox_has(tier_c):  # noqa: F811
     def opened():
         return Opening("local", partial(open_local, tier="C"), SandboxLimits(network="full"), {})

@@ -5,7 +5,9 @@ import json
 
 import openai
 import pytest
+from pydantic import BaseModel
 
+from environments.config import ServerConfig
 from tests.environments.rollout.agents.recorded import (
     ADD,
     BuiltIn,
@@ -17,6 +19,7 @@ from tests.environments.rollout.agents.recorded import (
     rolled_out,
     user,
 )
+from turnwise import Choice, say
 
 GROUP = {"group_size": 4}
 
@@ -113,7 +116,49 @@ async def messages_api(self, item, ctx):
         history.append({"role": "user", "content": results})
 
 
-@pytest.mark.parametrize("play", [plain, streaming, synchronous, raw, messages_api])
+FLAT_ADD = {"type": "function", "strict": None, **ADD["function"]}
+
+
+async def responses(self, item, ctx):
+    """OpenAI's Responses API, its output sent back with the results of its calls."""
+    client, items = ctx.endpoint.client(), [user(item["task"])]
+    while True:
+        fields = {"model": ctx.endpoint.model, "input": items, "tools": [FLAT_ADD], "store": True}
+        response = await client.responses.create(**fields)
+        assert (response.status, response.store) == ("completed", False)
+        if not _answer_items(response, items):
+            return
+
+
+async def streaming_responses(self, item, ctx):
+    client, items = ctx.endpoint.client(), [user([{"type": "input_text", "text": item["task"]}])]
+    while True:
+        fields = {"model": ctx.endpoint.model, "input": items, "tools": [FLAT_ADD]}
+        async with client.responses.stream(**fields) as stream:
+            events = [event async for event in stream]
+            response = await stream.get_final_response()
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        written = [event.delta for event in events if event.type == "response.output_text.delta"]
+        assert "".join(written) == response.output_text
+        if not _answer_items(response, items):
+            return
+
+
+def _answer_items(response, items):
+    """Append the output and the results of its calls; return whether there are any."""
+    calls = [each for each in response.output if each.type == "function_call"]
+    items += [each.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for each in response.output]
+    for each in calls:
+        given = json.loads(each.arguments)
+        output = str(given["a"] + given["b"])
+        items.append({"type": "function_call_output", "call_id": each.call_id, "output": output})
+    return bool(calls)
+
+
+PLAYS = [plain, streaming, synchronous, raw, messages_api, responses, streaming_responses]
+
+
+@pytest.mark.parametrize("play", PLAYS)
 def test_an_agent_that_does_what_our_loop_does_has_its_rows_turns_and_credit(play):
     ours = asyncio.run(roll_out(BuiltIn, **GROUP))
     theirs = asyncio.run(roll_out(played(Sums, play), **GROUP))
@@ -135,3 +180,34 @@ def test_what_a_client_wrote_anew_is_counted_and_the_row_goes_on():
 def test_ignored_fields_are_counted():
     (trajectory,) = rolled_out(played(Sums, plain))
     assert trajectory.agent.counts == {"ignored temperature": 4}
+
+
+class Sum(BaseModel):
+    total: int
+
+
+def test_openai_parses_an_answer_that_it_asked_for_by_a_schema():
+    async def play(self, item, ctx):
+        asked = {"model": "m", "messages": [user("x")], "response_format": Sum}
+        (choice,) = (await ctx.endpoint.client().chat.completions.parse(**asked)).choices
+        assert choice.message.parsed == Sum(total=3)
+
+    def answers(self, item, messages, tools, skill):
+        return [Choice(probability=1.0, message=say('{"total": 3}'))]
+
+    (trajectory,) = rolled_out(played(Sums, play, scripted_choices=answers))
+    assert '"required":["total"]' in trajectory.prompt[-1].content
+
+
+def test_openai_gets_the_call_that_it_requires_when_it_is_enforced():
+    async def play(self, item, ctx):
+        asked = {"model": "m", "messages": [user("x")], "tools": [ADD], "tool_choice": "required"}
+        (choice,) = (await ctx.endpoint.client().chat.completions.create(**asked)).choices
+        assert [made.function.name for made in choice.message.tool_calls] == ["add"]
+
+    def answers(self, item, messages, tools, skill):
+        return [Choice(probability=1.0, message=say("no"))]
+
+    servers = [ServerConfig(constraints="enforce")]
+    (trajectory,) = rolled_out(played(Sums, play, scripted_choices=answers), servers=servers)
+    assert trajectory.turns[0].trained is False

@@ -1,10 +1,12 @@
 """Agents that are programs, started on the host."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from environments.rollout.agents.command import SandboxPlayer
+from environments.rollout.agents.harnesses import ClaudeCode
 from environments.run.experiment import origin_of
 from tests.environments.rollout.agents.recorded import Talk, roll_out, rolled_out
 from tests.tables import cases
@@ -176,10 +178,20 @@ def test_much_output_keeps_its_start_and_its_end(env_with):
     assert output.endswith("end\n")
 
 
-async def test_a_file_that_is_missing_is_named_by_the_failure():
+async def test_a_file_that_is_missing_is_named_once_by_the_failure():
     env_class = type("Missing", (Prompted,), {"agent": Command(["python", "/nothing/here.py"])})
     credited = await roll_out(env_class)
-    assert "/nothing/here" in credited.group.failures[0].error
+    assert credited.group.failures[0].error.count("/nothing/here.py") == 1
+
+
+def test_a_harness_with_another_field_keeps_the_rest():
+    agent = ClaudeCode("--model", "x", env={"A": "1"})
+    changed = replace(agent, prompt="stdin")
+    assert replace(changed, prompt="argument") == agent
+
+
+class NotInstalled(ClaudeCode):
+    name, install = "not-here", "apt install not-here"
 
 
 @cases(
@@ -196,6 +208,10 @@ async def test_a_file_that_is_missing_is_named_by_the_failure():
         (
             lambda: type("No", (Prompted,), {"agent": Command(["/nothing"])})(),
             "no program '/nothing' on the PATH",
+        ),
+        (
+            lambda: type("No", (Prompted,), {"agent": NotInstalled()})(),
+            "no program 'not-here' on the PATH; install it: apt install not-here",
         ),
         (lambda: type("Text", (Talk,), {"agent": "agent.py"})(), r"give turnwise.Command"),
     ],

@@ -14,7 +14,6 @@ from tests.environments.rollout.agents.recorded import Talk, ask, played, post, 
 from tests.tables import cases
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
-JSON_ONLY = {"type": "json_object"}
 
 
 async def _answers(requests, path="/chat/completions"):
@@ -36,13 +35,11 @@ async def _answers(requests, path="/chat/completions"):
     "fields, named",
     [
         ({"n": 2}, "n"),
-        ({"response_format": JSON_ONLY}, "response_format"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"stop": ["x"]}, "stop"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0]"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
-        ({"max_tokens": 0}, "max_completion_tokens"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "messages[0]"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"tools": [{}]}, "tools"),
     ],
 )
@@ -54,14 +51,14 @@ async def test_what_cannot_be_honoured_is_refused_and_named(fields, named):
 
 async def test_the_messages_api_has_its_own_shape_of_errors_and_refuses_stateful_threads():
     body = {"model": "m", "max_tokens": 9, "messages": [user("x")]}
-    stops, threads = await _answers(
-        [{**body, "stop_sequences": ["x"]}, {**body, "thread": {"type": "create"}}], "/messages"
+    containers, threads = await _answers(
+        [{**body, "container": "x"}, {**body, "thread": {"type": "create"}}], "/messages"
     )
-    assert stops[1] == {
+    assert containers[1] == {
         "type": "error",
         "error": {
             "type": "invalid_request_error",
-            "message": 'stop_sequences=["x"] cannot be honoured here; leave it out',
+            "message": 'container="x" cannot be honoured here; leave it out',
         },
     }
     assert threads[1]["error"]["details"]["error_code"] == "thread_unsupported_request"

@@ -24,7 +24,7 @@ from tests.environments.rollout.agents.recorded import (
 )
 from tests.tables import cases
 from tools.errors import PolicyError
-from turnwise import ConfigError, StopReason
+from turnwise import AgentEnvConfig, ConfigError, StopReason
 from turnwise.cli.main import main
 
 
@@ -203,6 +203,25 @@ def test_secrets_are_struck_from_what_the_model_sees_and_what_is_recorded():
     assert b"[secret]" in line
 
 
+@pytest.mark.parametrize("escapes", [True, False])
+async def test_a_secret_is_struck_as_json_writes_it_and_before_a_shorter_one_within_it(escapes):
+    whole = '{"kéy": "a part of it"}'
+
+    class Config(AgentEnvConfig):
+        @property
+        def secrets(self):
+            return ("a part of it", whole)
+
+    class Plays(Talk):
+        async def play(self, item, ctx):
+            body = {"messages": [user(f"my key is {whole}")]}
+            await post(ctx.endpoint, json.dumps(body, ensure_ascii=escapes).encode())
+
+    async with Plays(Config(group_size=1, min_group_size=1)) as env:
+        (trajectory,) = (await env.run_group(env.tasks()[0])).group.trajectories
+    assert trajectory.prompt[0].content == "my key is [secret]"
+
+
 async def test_an_agent_that_dies_in_the_middle_of_a_stream_keeps_its_turn():
     async def play(self, item, ctx):
         body = json.dumps({"messages": [user("x")], "stream": True})
@@ -285,7 +304,19 @@ async def test_an_agent_that_was_only_refused_is_told_of_with_the_refusal():
         await post(ctx.endpoint, {"messages": [user("x")], "n": 2})
 
     credited = await roll_out(played(Talk, play))
-    assert "1 requests were refused, the last with 400: n=2" in credited.group.failures[0].error
+    assert "a request was refused with 400: n=2" in credited.group.failures[0].error
+
+
+def test_a_field_that_no_agent_may_send_is_named_once_and_ends_a_run_that_has_nothing_good(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "several.py").write_text(SEVERAL)
+    assert main(["process", "several.py", "--env.group_size", "4"]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if "n=2 cannot be honoured" in line]
+    first, last = lines
+    assert first.startswith("RequestsRefused: the agent ended without a completion of the model: a request ")
+    assert last.startswith("stopped: the first rollouts of 3 items failed alike: RequestsRefused: ")
 
 
 def test_an_agent_that_always_breaks_ends_a_run_that_has_nothing_good(tmp_path, monkeypatch, capsys):
@@ -345,6 +376,24 @@ async def test_a_second_model_that_comes_back_costs_nothing():
     cls = played(Talk, play, other_models={"grader": "judge"}, scripted_judge=scripted_judge)
     assert (await roll_out(cls)).group.failures == ()
 
+
+SEVERAL = """
+from turnwise import AgentEnv
+
+class Several(AgentEnv):
+    name = "several"
+    sandbox = "none"
+
+    def load_items(self):
+        return [{"id": str(number)} for number in range(4)]
+
+    async def play(self, item, ctx):
+        messages = [{"role": "user", "content": "x"}]
+        await ctx.endpoint.client().chat.completions.create(model="m", messages=messages, n=2)
+
+    def compute_reward(self, item, trajectory, ctx):
+        return 1.0
+"""
 
 BROKEN = """
 from tests.environments.rollout.agents.recorded import Talk, ask, user

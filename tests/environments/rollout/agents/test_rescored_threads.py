@@ -16,8 +16,9 @@ from turnwise import AgentEnvConfig
 def recorded_and_rescored(path, play, policy=None, base=Told, **attributes):
     async def both():
         cls, out = played(base, play, **attributes), path.with_suffix(".new")
-        settings = {"group_size": 1, "min_group_size": 1, "data_path_to_save_groups": str(path)}
-        await process(cls(AgentEnvConfig(total_steps=1, **settings), policy=policy), quiet())
+        settings = {"group_size": 1, "min_group_size": 1, "estimator_params": {"singleton": "raw"}}
+        config = AgentEnvConfig(total_steps=1, data_path_to_save_groups=str(path), **settings)
+        await process(cls(config, policy=policy), quiet())
         await rescore(cls(AgentEnvConfig(group_size=1)), path, read_contents(path), out, quiet())
         return by_item(path)[0], by_item(out)[0]
 

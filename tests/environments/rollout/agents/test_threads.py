@@ -275,7 +275,8 @@ class Told(Talk):
 
 
 async def trajectory_of(play, policy, base=Told, **attributes):
-    credited = await roll_out(played(base, play, **attributes), policy=policy)
+    raw = {"singleton": "raw"}
+    credited = await roll_out(played(base, play, **attributes), policy=policy, estimator_params=raw)
     assert credited.group.failures == ()
     return credited.group.trajectories[0], credited.advantages[0]
 

@@ -175,9 +175,8 @@ async def test_an_abandoned_thread_ends_once_its_call_and_its_rollout_have_ended
         threads.append(threading.current_thread())
         go_on.wait()
 
-    with pytest.raises(TimeLimitExceeded):
+    with hurried, pytest.raises(TimeLimitExceeded):
         await hurried.hook("slow", slow)
-    hurried.__exit__(None, None, None)
     go_on.set()
     await asyncio.to_thread(threads[0].join, 5)
     assert not threads[0].is_alive()

@@ -13,6 +13,7 @@ import pytest
 from datasets import Dataset
 
 from environments.rollout.items.items import check_items, load_items
+from tests.equipment.commands import turnwise
 from tests.tables import cases
 from tools.errors import DatasetError
 
@@ -216,3 +217,29 @@ def test_a_field_that_an_item_of_load_items_lacks_is_named(item):
     with pytest.raises(DatasetError, match="environment 'mine', item 2: no field 'answer'"):
         check_items(items, None, ("answer",), env="mine")
     assert check_items(items, 1, ("answer",), env="mine") == items[:1]
+
+
+OWN_FILE = """
+from turnwise import AgentEnv
+class Mine(AgentEnv):
+    name = "mine"
+    sandbox = "none"
+    dataset_path = "items.jsonl"
+    def format_prompt(self, item):
+        return item["q"]
+    def compute_reward(self, item, trajectory, ctx):
+        return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "ids"), [((), ["own"]), (("--env.dataset_path", "other.jsonl"), ["other"])]
+)
+def test_a_class_names_the_file_next_to_it_and_a_setting_another(tmp_path, flags, ids):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.py").write_text(OWN_FILE)
+    (tmp_path / "there" / "items.jsonl").write_text('{"id": "own", "q": "?"}\n')
+    (tmp_path / "other.jsonl").write_text('{"id": "other", "q": "?"}\n')
+    ended = turnwise("process", "there/mine.py", "--out", "r.jsonl", *flags, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert [json.loads(line)["item_id"] for line in (tmp_path / "r.jsonl").open()] == ids

@@ -206,7 +206,7 @@ def run_elsewhere(tmp_path, *args):
     script.write_text(ON_ANOTHER_SYSTEM + RUN)
     return subprocess.run(
         [sys.executable, script, *args, "--env.group_size", "2"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
 
 

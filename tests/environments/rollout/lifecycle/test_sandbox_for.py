@@ -162,7 +162,7 @@ def task_images(docker_engine, tmp_path_factory):
     tags.append("turnwise-test-task:one-again")
     subprocess.run(["docker", "tag", tags[0], tags[2]], check=True)
     yield tags
-    subprocess.run(["docker", "rmi", *tags], check=True, capture_output=True)
+    subprocess.run(["docker", "rmi", "--no-prune", *tags], check=True, capture_output=True)
 
 
 @pytest.mark.docker
@@ -177,7 +177,13 @@ async def test_each_item_and_its_verifier_run_in_the_items_image(task_images, tm
 
     shown = io.StringIO()
     path = tmp_path / "r.jsonl"
-    env = made(Images, sandbox="docker", data_path_to_save_groups=str(path), max_failed_groups=1)
+    env = made(
+        Images,
+        sandbox="docker",
+        data_path_to_save_groups=str(path),
+        max_failed_groups=1,
+        estimator_params={"singleton": "raw"},
+    )
     code = await process(env, Console(file=shown, width=200))
     groups = {each.group.item_id: each.group for each in read_groups(path)}
     scores = {

@@ -57,7 +57,7 @@ def run(command, **options):
     """What a command printed and its exit code."""
     variables = {**without_torch(), **options.pop("variables", {})}
     return subprocess.run(
-        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100,
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280,
         check=False, **options,
     )  # fmt: skip
 

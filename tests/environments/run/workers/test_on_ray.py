@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.environments.rollout import count_up
 from tests.environments.run.workers.on_ray import (
     PACED,
     cluster,
@@ -30,8 +31,9 @@ KINDS = {
     "toy": [f"{SERVED}:WriteWord", "--env.missing_outcome", 0],
     "code_debug": ["code_debug"],
     "retail": ["retail"],
+    "branches": [count_up.__file__, "--env.group_size", 4, "--env.branches", 2, "--env.scripted_skill", 0.6],
 }
-SOME = {"toy": (2, 4), "code_debug": (2,), "retail": (4,)}
+SOME = {"toy": (2, 4), "code_debug": (2,), "retail": (4,), "branches": (2,)}
 """Numbers of workers without `--soak`, which takes all."""
 GROUPS = 8
 PROGRAM = "tests.environments.run.workers.ray_program"

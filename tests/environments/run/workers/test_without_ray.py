@@ -20,7 +20,7 @@ COMMAND = ["process", f"{SERVED}:Talk", "--env.group_size", "2", "--env.total_st
 def run(command, folder, **variables):
     return subprocess.run(
         [*command, "--out", str(folder / "r.jsonl")], env={**without_torch(), **variables}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=280, check=False,
     )  # fmt: skip
 
 
@@ -37,3 +37,4 @@ def test_a_missing_ray_is_named_with_what_brings_it(tmp_path):
     assert (ended.returncode, len(ended.stdout.splitlines())) == (2, 1), ended.stdout
     assert "--workers needs the package ray" in ended.stdout
     assert "pip install 'turnwise[ray]'" in ended.stdout
+    assert not (tmp_path / "r.jsonl").exists()

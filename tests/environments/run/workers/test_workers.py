@@ -26,9 +26,11 @@ from tests.environments.run.workers.supervised import (
     working,
 )
 from tests.environments.run.workers.worked_env import (
+    Branched,
     Chosen,
     InAnotherTier,
     InSandboxes,
+    Sharing,
     Updated,
     Worked,
     WorkedConfig,
@@ -55,6 +57,12 @@ async def test_any_number_of_workers_gives_the_same_record(tmp_path):
         assert (code, content_of(path)) == (0, content_of(alone))
 
 
+async def test_state_on_self_that_rollouts_of_a_worker_share_is_named(tmp_path):
+    settings = WorkedConfig(data_path_to_save_groups=str(tmp_path / "r"))
+    _, shown = await processed(Sharing(settings), open_source=on_supervisors(1))
+    assert "worker 1: rollouts set self.current, which all of them share" in shown
+
+
 async def test_files_that_workers_keep_are_beside_the_record(tmp_path):
     path = tmp_path / "r"
     env = InSandboxes(WorkedConfig(group_size=2, data_path_to_save_groups=str(path)))
@@ -62,6 +70,21 @@ async def test_files_that_workers_keep_are_beside_the_record(tmp_path):
     whole = [with_contents(each, path) for each in read_groups(path)]
     kept = [dict(t.contents) for each in whole for t in each.group.trajectories]
     assert (code, kept) == (0, len(kept) * [{hashlib.sha256(b"kept").hexdigest(): b"kept"}])
+
+
+BRANCHES = {"group_size": 4, "branches": 2, "branch_at": 1}
+
+
+async def test_a_worker_that_ends_amid_branches_changes_nothing_of_the_record(tmp_path):
+    alone, workers = tmp_path / "alone", tmp_path / "workers"
+    for path, options in ((alone, {}), (workers, {"open_source": on_supervisors(2)})):
+        out = {"data_path_to_save_groups": str(path)}
+        env = Branched(WorkedConfig(count=4, data=str(tmp_path / "ended"), **BRANCHES, **out))
+        assert (await processed(env, **options))[0] == 0
+    assert (tmp_path / "ended").exists()
+    assert content_of(workers) == content_of(alone)
+    branched = [each.trunk for group in read_groups(workers) for each in group.group.trajectories]
+    assert branched == [None, None, 0, 1] * 4
 
 
 async def test_a_worker_that_isolates_in_another_tier_is_refused(tmp_path):
@@ -135,6 +158,16 @@ async def test_an_item_that_ends_its_process_costs_itself(does, item, tmp_path, 
     assert [each for each, (status, _) in groups.items() if status == "failed"] == [item]
     assert POISON[does] in groups[item][1]
     assert "another one takes its place" in shown
+
+
+@pytest.mark.parametrize("item", ["0", "2"])
+async def test_a_group_with_branches_that_ends_its_process_costs_itself(item, tmp_path):
+    path = tmp_path / "r.jsonl"
+    env = Worked(WorkedConfig(count=3, does={item: "exit"}, data_path_to_save_groups=str(path), **BRANCHES))
+    code, _ = await processed(env, open_source=on_supervisors())
+    groups = groups_in(path)
+    assert (code, len(groups)) == (0, 3)
+    assert [each for each, (status, _) in groups.items() if status == "failed"] == [item]
 
 
 @pytest.mark.parametrize(("does", "error"), [("cancel", "CancelledError"), ("quit", "SystemExit")])
@@ -266,13 +299,13 @@ async def test_a_cancelled_group_ends_in_its_worker_and_leaves_it_open():
     async with working(env, 1) as pool:
         waiting = asyncio.create_task(pool.run(env.tasks()[3]))
         (slot,) = pool._slots
-        while not (beat := await slot.worker.beat()).in_flight.count:  # noqa: ASYNC110  # in another process
+        while (await slot.worker.beat()).in_flight.doing["score_turn"] < 2:  # noqa: ASYNC110  # in another process
             await asyncio.sleep(0.05)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         done = await pool.run(env.tasks()[4])  # no slot is held any more
-        assert (beat.in_flight.doing["score_turn"], len(done.note.past.scores), pool.deaths) == (2, 2, 0)
+        assert (len(done.note.past.scores), pool.deaths) == (2, 0)
 
 
 async def test_a_group_that_ended_is_handed_to_a_caller_that_is_cancelled_meanwhile():

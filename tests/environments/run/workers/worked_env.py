@@ -5,6 +5,7 @@ import ctypes
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import aiohttp
@@ -16,6 +17,8 @@ from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, call, say, tool
 
 IN_WORKER = "environments.run.workers.rollout_worker" in sys.modules
 """Whether this process rolls out, and is not the one that plans."""
+PREPARED = Counter()
+"""Rollouts of each item of `Branched` in this process; a group has two trunks."""
 
 
 class WorkedConfig(AgentEnvConfig):
@@ -87,6 +90,20 @@ class InSandboxes(Worked):
         await sandbox.write_file("kept", b"kept")
 
 
+class Branched(InSandboxes):
+    """The first branch of an item ends its worker, once: there is a file then."""
+
+    name = "branched"
+
+    async def prepare(self, item, sandbox):
+        await super().prepare(item, sandbox)
+        PREPARED[item["id"]] += 1
+        ended = Path(self.config.data)
+        if IN_WORKER and PREPARED[item["id"]] == 3 and not ended.exists():
+            ended.touch()
+            os._exit(13)
+
+
 class InAnotherTier(InSandboxes):
     """The same, on nodes where namespaces do not work."""
 
@@ -95,6 +112,16 @@ class InAnotherTier(InSandboxes):
     async def setup(self):
         if IN_WORKER:
             probe._best_tier = lambda: ("C", ())
+
+
+class Sharing(Worked):
+    """Rollouts keep what belongs to one of them on self."""
+
+    name = "sharing"
+
+    def format_prompt(self, item):
+        self.current = item["id"]
+        return super().format_prompt(item)
 
 
 class Chosen(Worked):

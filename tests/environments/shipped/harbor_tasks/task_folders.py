@@ -22,6 +22,26 @@ def write_task(root: Path, name: str, files: dict[str, str], *, test: str, toml:
     return root / name
 
 
+def write_terminal_bench(root: Path, name: str, files: dict[str, str | None]) -> Path:
+    """A task of Terminal-Bench 1, whose solution writes `hello`; a file that is None is left out."""
+    given = {
+        "task.yaml": f"instruction: Do {name}.\ndifficulty: easy\nparser_name: pytest\n"
+        "max_agent_timeout_sec: 120\nmax_test_timeout_sec: 30\nrun_tests_in_same_shell: false\n",
+        "Dockerfile": "FROM turnwise-test\nWORKDIR /app\n",
+        "docker-compose.yaml": "services: {client: {build: {dockerfile: Dockerfile}, environment: "
+        "['TEST_DIR=${T_BENCH_TEST_DIR}'], command: [sh, -c, sleep infinity]}}",
+        "run-tests.sh": "#!/bin/bash\necho '=== short test summary info ==='\n"
+        "grep -qx hello /app/hello.txt && echo PASSED a || echo FAILED a\n",
+        "solution.sh": "#!/bin/bash\necho hello > hello.txt\n",
+    }
+    for path, text in {**given, **files}.items():
+        if text is not None:
+            target = root / name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+    return root / name
+
+
 class Forging(HarborTasksEnv):
     """Its agent runs the `forge.sh` of the task's folder."""
 

@@ -15,6 +15,7 @@ from tests.environments.shipped.harbor_tasks.task_folders import (
     played,
     scores,
     write_task,
+    write_terminal_bench,
 )
 from tests.equipment.engine_proxy import late, proxied
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
@@ -119,7 +120,7 @@ def root(bases, tmp_path):
         for part in ("environment", "tests")
         for folder in tmp_path.rglob(part)
     ]
-    subprocess.run(["docker", "rmi", "-f", *tags], check=False, capture_output=True)
+    subprocess.run(["docker", "rmi", "--no-prune", "-f", *tags], check=False, capture_output=True)
 
 
 @pytest.mark.soak
@@ -195,15 +196,19 @@ async def test_tasks_with_an_image_and_without_one_run_side_by_side(root, caplog
     write_task(root, "local", {**SOLVE, "forge.sh": "true"}, test=ANSWER)
     write_image_task(root, "lost", "turnwise-nowhere:1", SOLVE, ANSWER)
     assert await scores(root) == {"image": 1.0, "local": 1.0}
-    assert "task lost is left out: the Docker engine does not have turnwise-nowhere:1" in caplog.text
+    assert (
+        "1 task is left out, no image on the Docker engine: lost (`docker pull turnwise-nowhere:1`)"
+        in caplog.text
+    )
     assert await scores(root, Forging) == {"image": 0.0, "local": 0.0}
 
 
 @pytest.mark.soak
 async def test_what_the_tests_do_not_see_is_counted(root):
-    solve = {"solution/solve.sh": "echo 42 > answer.txt; touch /usr/local/bin/tool conftest.py"}
+    changed = "touch /usr/local/bin/tool conftest.py $'not-utf8-\\xff'"
+    solve = {"solution/solve.sh": f"echo 42 > answer.txt; {changed}"}
     write_image_task(root, "tools", DEBIAN, solve, ANSWER)
-    assert (await played(root))["tools"].metrics["left_out"] == 2
+    assert (await played(root))["tools"].metrics["left_out"] == 3
 
 
 @pytest.mark.soak
@@ -262,3 +267,31 @@ async def test_a_program_plays_a_task_unchanged(root):
 
     write_image_task(root, "program", PYTHON, SOLVE, ANSWER)
     assert await scores(root, Program) == {"program": 1.0}
+
+
+async def test_a_task_of_terminal_bench_is_judged_by_what_its_tests_print(tmp_path, docker_engine):
+    write_terminal_bench(tmp_path, "hello", {})
+    assert await scores(tmp_path) == {"hello": 1.0}
+    assert await scores(tmp_path, skill=0.0) == {"hello": 0.0}
+
+
+async def test_tests_of_terminal_bench_may_print_to_either_stream(tmp_path, docker_engine):
+    tests = "#!/bin/bash\necho '=== short test summary info ===\nPASSED a' >&2\n"
+    write_terminal_bench(tmp_path, "hello", {"run-tests.sh": tests})
+    assert await scores(tmp_path) == {"hello": 1.0}
+
+
+async def test_variables_of_a_compose_file_reach_the_machine_and_the_tests(tmp_path, docker_engine):
+    files = {
+        "environment/Dockerfile": f"FROM {TEST_IMAGE}\nWORKDIR /app\n",
+        "environment/docker-compose.yaml": "services: {main: {environment: {LEVEL: 3}, working_dir: /srv}}",
+        "solution/solve.sh": 'echo "$LEVEL" > /srv/made',
+    }
+    write_task(tmp_path, "compose", files, test=PASS.format('[ "$(cat made)$LEVEL" = 33 ]'))
+    assert await scores(tmp_path) == {"compose": 1.0}
+
+
+async def test_files_in_a_volume_of_the_image_are_judged(tmp_path, docker_engine):
+    files = {"environment/Dockerfile": f"FROM {TEST_IMAGE}\nWORKDIR /app\nVOLUME /app\n"}
+    write_task(tmp_path, "a", {**SOLVE, **files}, test=ANSWER)
+    assert await scores(tmp_path) == {"a": 1.0}

@@ -38,6 +38,20 @@ async def test_a_task_without_an_image_runs_locally_and_is_judged_by_its_tests(t
     assert await scores(tmp_path, skill=0.0) == {"hello": 0.0}
 
 
+async def test_the_tests_first_line_is_read_as_the_kernel_does(tmp_path):
+    task = write_task(tmp_path, "quoted", SOLVED, test="")
+    check = "import pathlib; pathlib.Path('/logs/verifier/reward.txt').write_text('1')"
+    (task / "tests/test.sh").write_text(f'#!/usr/bin/env -S python3 -c "{check}"\n')
+    write_task(tmp_path, "empty", SOLVED, test="")
+    (tmp_path / "empty/tests/test.sh").write_text(f"#!\n{HELLO}")
+    assert await scores(tmp_path) == {"quoted": 1.0, "empty": 1.0}
+
+
+async def test_a_task_with_little_memory_has_a_smaller_workspace(tmp_path):
+    write_task(tmp_path, "hello", SOLVED, test=HELLO, toml="[environment]\nmemory = '256M'\n")
+    assert await scores(tmp_path) == {"hello": 1.0}
+
+
 @pytest.mark.parametrize("forger", FORGERS)
 async def test_a_forger_of_a_local_task_gets_nothing(tmp_path, forger):
     honest = {
@@ -131,8 +145,18 @@ async def test_tasks_that_cannot_run_are_named_and_the_others_do(tmp_path, caplo
     with caplog.at_level(logging.WARNING):
         async with opened(tmp_path) as env:
             assert env.item_ids == ["good"]
-    assert "task bad is left out: task.toml: environment.memory_mb" in caplog.text
-    assert "task steps is left out: several steps" in caplog.text
+    assert "1 task is left out, task.toml: bad (environment.memory_mb: " in caplog.text
+    assert "1 task is left out, several steps ([[steps]]): steps" in caplog.text
+
+
+async def test_names_and_output_of_a_task_do_not_control_the_terminal(tmp_path, caplog):
+    write_task(tmp_path, "silent", {}, test=r"printf '\033[31mred' >&2")
+    write_task(tmp_path, "\x1b[31m", {}, test=HELLO, toml="[[steps]]")
+    async with opened(tmp_path) as env:
+        await env.rollout_group(env.tasks()[0], 1)
+    assert "several steps ([[steps]]):  [31m" in caplog.text
+    assert "no reward that can be read:  [31mred" in caplog.text
+    assert "\x1b" not in caplog.text
 
 
 async def test_a_folder_of_which_nothing_can_run_is_one_error(tmp_path):
@@ -140,7 +164,7 @@ async def test_a_folder_of_which_nothing_can_run_is_one_error(tmp_path):
         async with opened(tmp_path):
             pass
     write_task(tmp_path, "steps", {}, test=HELLO, toml="[[steps]]")
-    with pytest.raises(ConfigError, match="steps: several steps"):
+    with pytest.raises(ConfigError, match=r"1 task is left out, several steps \(\[\[steps\]\]\): steps$"):
         async with opened(tmp_path):
             pass
 
@@ -151,19 +175,23 @@ def test_no_task_at_all_is_one_line_and_exit_code_2(tmp_path, capsys, named):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_check_names_the_tasks_whose_own_solution_or_idle_agent_is_wrong(tmp_path, capfd):
-    write_task(tmp_path, "good", SOLVED, test=HELLO)
-    write_task(tmp_path, "given", SOLVED, test=PASS.format("true"))
-    write_task(tmp_path, "wrong", {"solution/solve.sh": "true"}, test=HELLO)
-    write_task(tmp_path, "unsolved", {}, test="exit 127")
-    write_task(
-        tmp_path, "tools", {"solution/solve.sh": "touch conftest.py"}, test=PASS.format("test -e conftest.py")
-    )
-    assert main(["check", "harbor_tasks", "--env.tasks", str(tmp_path), "--json"]) == 1
-    shown = capfd.readouterr().out
-    assert "4 of 5 items: " in shown
-    assert "given: an agent that does nothing scores 1" in shown
-    assert "wrong: its own solution scores 0" in shown
-    assert "unsolved: its own solution broke: SandboxError: the tests give no verdict" in shown
-    assert "tools: its own solution scores 0" in shown
-    assert "its tests do not see all changes: conftest.py (1 in all); declare what a solution needs" in shown
+def test_check_prints_a_row_for_each_task_and_a_count_by_verdict(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    write_task(tmp_path / "tasks", "a/given", {}, test=PASS.format("true"))
+    write_task(tmp_path / "tasks", "good", SOLVED, test=HELLO)
+    assert main(["check", "harbor_tasks", "--env.tasks", "tasks"]) == 1
+    assert capfd.readouterr().out.splitlines() == [
+        "good     right",
+        "a/given  given       an agent that does nothing scores 1",
+        "1 right; 1 given",
+    ]
+
+
+@pytest.mark.parametrize("option", ["--write", "--limit=9"])
+def test_an_option_for_the_environments_own_checks_is_refused_where_solutions_are_played(
+    tmp_path, monkeypatch, capfd, option
+):
+    monkeypatch.chdir(tmp_path)
+    write_task(tmp_path / "tasks", "good", SOLVED, test=HELLO)
+    assert main(["check", "harbor_tasks", "--env.tasks", "tasks", option]) == 2
+    assert f"{option.partition('=')[0]} is for the checks of the environment itself" in capfd.readouterr().err

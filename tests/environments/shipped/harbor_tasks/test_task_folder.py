@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 
 from environments.shipped.harbor_tasks.task_folder import base_images, files_below, find_tasks
@@ -31,7 +34,6 @@ def test_the_newest_schema_is_read():
     table = read_table(NEWEST)
     assert table.is_separate
     assert table.artifact_paths == ("/app/out.json", "/var/log/app")
-    assert table.verifier.env == {"LEVEL": "3"}
     assert table.environment.env == {"PORT": "8080"}
     assert table.environment.is_offline
 
@@ -50,11 +52,11 @@ def test_sizes_of_the_oldest_schema_are_read():
         ("[agent]\ntimeout_sec = nan", "agent.timeout_sec"),
         ("[verifier]\ntimeout_sec = true\nenv = 3", "verifier.env: .* got 3"),
         ("agent = 3", "agent: .* got 3"),
+        ("[environment.env]\n'A=B' = 'x'", "environment.env.A=B"),
         ("= 1", "task.toml is not TOML"),
         ("a = " + "[" * 5000, "task.toml is not TOML"),
         ("a = " + "9" * 5000, "task.toml is not TOML"),
         ("artifacts = ['/app/../../etc']", "artifacts.0.*not a path of a file"),
-        ("[environment.env]\nKEY = '${OPENAI_API_KEY}'", "env.KEY: takes OPENAI_API_KEY from the host"),
         ("version = '2.0'", "version 2.0: not supported"),
         ("schema_version = '2.0'", "schema_version 2.0: not supported"),
         ("[[steps]]\nname = 'one'", r"several steps \(\[\[steps\]\]\): not supported"),
@@ -76,7 +78,7 @@ def test_what_cannot_be_is_refused_by_field(toml, reason):
 def test_tasks_are_found_at_any_depth_and_the_others_have_a_reason(tmp_path):
     write_task(tmp_path, "a/good", {"environment/Dockerfile": "FROM x\n"}, test="true")
     write_task(tmp_path, "b", {}, test="true", toml="[[steps]]\n")
-    write_task(tmp_path, "c", {"environment/docker-compose.yaml": ""}, test="true")
+    write_task(tmp_path, "c", {"environment/docker-compose.yaml": "services: {a: {}, b: {}}"}, test="true")
     write_task(tmp_path, "d", {"instruction.md": "  \n"}, test="true")
     (write_task(tmp_path, "e", {}, test="true") / "tests/test.sh").unlink()
     (write_task(tmp_path, "f", {}, test="true") / "instruction.md").unlink()
@@ -84,17 +86,44 @@ def test_tasks_are_found_at_any_depth_and_the_others_have_a_reason(tmp_path):
     (write_task(tmp_path, "h", {}, test="true") / "tests/secret").symlink_to("/etc/passwd")
     tasks, refused = find_tasks(tmp_path)
     assert [task.task_id for task in tasks] == ["a/good"]
-    assert list(refused) == list("bcdefgh")
+    assert sorted(refused) == list("bcdefgh")
     assert "docker-compose.yaml" in refused["c"]
-    assert "instruction.md is empty" in refused["d"]
+    assert "the instruction is empty" in refused["d"]
     assert "no tests/test.sh" in refused["e"]
     assert "instruction.md" in refused["f"]
     assert "not UTF-8" in refused["g"]
     assert refused["h"] == "tests/secret is a link out of the task's folder"
 
 
+def test_a_folder_whose_name_is_not_utf8_is_named_and_the_others_are_listed(tmp_path):
+    write_task(tmp_path, "a", {}, test="true")
+    write_task(tmp_path, "b", {}, test="true").rename(tmp_path / os.fsdecode(b"b\xff"))
+    found, refused = find_tasks(tmp_path)
+    assert ([each.task_id for each in found], refused) == (["a"], {"b\\udcff": "its name is not UTF-8"})
+
+
+def test_files_may_begin_with_a_byte_order_mark(tmp_path):
+    task = write_task(tmp_path, "a", {"instruction.md": "\ufeffDo it."}, test="true", toml=f"\ufeff{TOML}")
+    assert [each.instruction for each in find_tasks(task)[0]] == ["Do it."]
+
+
+def test_a_link_to_a_task_is_named(tmp_path):
+    write_task(tmp_path / "tasks", "a", {}, test="true")
+    write_task(tmp_path, "b", {}, test="true")
+    (tmp_path / "tasks/linked").symlink_to(tmp_path / "b")
+    found, refused = find_tasks(tmp_path / "tasks")
+    assert ([each.task_id for each in found], refused) == (
+        ["a"], {"linked": "it is a link to a task: not followed"},
+    )  # fmt: skip
+
+
 def test_a_task_folder_is_a_dataset_of_one(tmp_path):
     assert [task.task_id for task in find_tasks(write_task(tmp_path, "one", {}, test="true"))[0]] == ["one"]
+
+
+def test_the_working_directory_as_a_task_has_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_task(tmp_path, "one", {}, test="true"))
+    assert [task.task_id for task in find_tasks(Path())[0]] == ["one"]
 
 
 def test_what_lies_in_a_tasks_environment_is_no_task(tmp_path):

@@ -14,6 +14,8 @@ from environments.shipped.swe_tasks.patches import apply_patch, patch_between, r
 from environments.shipped.swe_tasks.repositories import read_tree
 from tests.environments.shipped.swe_tasks.small_repository import (
     BUGGY,
+    FAILING,
+    FILES,
     FIXED,
     dataset,
     played,
@@ -113,6 +115,16 @@ async def test_without_verification_turns_are_not_scored(tmp_path):
     rows = dataset(tmp_path, as_folder(tmp_path))
     trajectory = await played(rows, put("calc.py", FIXED), verify_every=0)
     assert (trajectory.rewards.turns, trajectory.rewards.outcome) == ((None, None), 1)
+
+
+async def test_a_test_that_fails_as_its_mark_expects_passes(tmp_path):
+    marked = "import pytest\n\n@pytest.mark.xfail\ndef test_known():\n    assert False\n"
+    files = {**FILES, "tests/test_known.py": f"{marked}\ndef test_imperative():\n    pytest.xfail()\n"}
+    repo = write(tmp_path / "calc", files)
+    for name, outcome in (("test_known", 1), ("test_imperative", 0)):
+        fields = {"PASS_TO_PASS": [f"tests/test_known.py::{name}"], "FAIL_TO_PASS": [FAILING[0]] * 2}
+        trajectory = await played(dataset(tmp_path, row(repo, **fields)), put("calc.py", FIXED))
+        assert (trajectory.rewards.turns, trajectory.rewards.outcome) == ((0.5, 0), outcome)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def test_a_forked_child_opens_sandboxes_of_its_own():
-    assert subprocess.run([sys.executable, "-c", _FORKING], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", _FORKING], check=False, timeout=280).returncode == 0
 
 
 def test_an_owner_is_gone_only_when_that_is_certain():
@@ -164,6 +164,12 @@ async def test_a_folder_without_a_dockerfile_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="Dockerfile"):
         async with opened(image=str(tmp_path)):
             pass
+
+
+async def test_a_dockerfile_that_the_engine_refuses_is_the_folders_fault(tmp_path):
+    (tmp_path / "Dockerfile").write_text("FRUM nowhere\n")
+    with pytest.raises(ConfigError, match="unknown instruction"):
+        await prepare_image(str(tmp_path))
 
 
 async def test_an_image_is_built_from_a_folder_and_its_environment_counts(tmp_path):

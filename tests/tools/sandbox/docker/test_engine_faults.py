@@ -14,6 +14,7 @@ from tests.equipment.engine_proxy import (
     empty_archive,
     late,
     one_at_a_time,
+    parent_pruned,
     proxied,
     refused,
 )
@@ -115,6 +116,21 @@ async def test_an_engine_that_does_not_say_whether_it_has_an_image_is_no_missing
             await prepare_image("turnwise-test:latest")
 
 
+@pytest.mark.parametrize("fault", [refused, cut])
+async def test_an_engine_that_is_lost_amid_a_build_or_pull_says_nothing_about_it(proxy, tmp_path, fault):
+    (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\n")
+    proxy.breaks("POST .*/(build|images/create)", fault)
+    for image in (str(tmp_path), "localhost:1/none"):
+        with pytest.raises(IsolationError, match="gives no answer"):
+            await prepare_image(image)
+
+
+async def test_a_build_whose_last_step_was_pruned_is_repeated(proxy, tmp_path):
+    (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nENV A=b\n")
+    proxy.breaks("POST .*/build", parent_pruned, times=1)
+    assert await prepare_image(str(tmp_path))
+
+
 async def test_a_lost_file_in_a_container_that_is_gone_is_no_odd_name(proxy):
     async with opened() as sandbox:
         await sandbox.exec("touch $(printf '/opt/\\377')")
@@ -144,6 +160,7 @@ async def test_a_path_that_no_engine_can_read_is_the_agents_doing():
         assert lost.value.cause == "unreadable_files"
 
 
+@pytest.mark.timeout(600)
 async def test_sixteen_at_once_come_through_an_engine_that_serves_one_at_a_time(proxy):
     async def one():
         async with opened() as sandbox:

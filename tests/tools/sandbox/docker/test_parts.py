@@ -129,7 +129,7 @@ class Stock:
 
     def settle(self):
         """Wait until nothing is being made."""
-        while self.pool._coming:
+        while not all(each.done() for each in self.pool._ahead):
             time.sleep(0.001)
 
 
@@ -155,7 +155,7 @@ def test_one_is_ready_for_every_two_that_are_open(stock):
     stock.settle()
     assert stock.open() == 2
     stock.settle()
-    assert len(stock.pool._ready) == 2
+    assert len(stock.pool._ahead) == 2
 
 
 def test_nothing_is_given_out_twice_and_the_last_one_empties_the_stock(stock):
@@ -163,7 +163,7 @@ def test_nothing_is_given_out_twice_and_the_last_one_empties_the_stock(stock):
     assert len(given_out) == len(set(given_out))
     for _ in range(20):
         stock.pool.leave()
-    assert not stock.pool._ready
+    assert not stock.pool._ahead
     assert len(given_out) + len(stock.dropped) == stock.made
     assert not set(given_out) & set(stock.dropped)
 

@@ -176,6 +176,17 @@ async def test_a_snapshot_is_an_image_of_the_machine_and_goes_with_its_user():
     assert await own() == others
 
 
+async def test_a_snapshot_outlives_one_that_was_taken_on_top_of_it():
+    async with opened() as sandbox:
+        first = await take_snapshot(sandbox)
+    async with opened().beginning_with(first) as sandbox:
+        second = await take_snapshot(sandbox)
+    await second.discard()
+    async with opened().beginning_with(first) as copy:
+        assert await ran(copy, "echo there") == ["there"]
+    await first.discard()
+
+
 async def test_a_sandbox_that_is_not_whole_knows_nothing_of_changes():
     async with open_sandbox("docker", image=TEST_IMAGE) as sandbox:
         with pytest.raises(IsolationError, match=r"give SandboxSpec\(whole=True\)"):

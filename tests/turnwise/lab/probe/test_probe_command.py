@@ -58,7 +58,7 @@ def served(api, folder, *options, rows, url=None):
     command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", url or api.url, *options]
     with running(command, stdout=subprocess.PIPE, text=True) as process:
         posts = take(api, 1)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=280)
     assert process.returncode == 0
     return posts, said
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_one_step_is_refused(api, tmp_path, trainer, queued, mess
         api.post("/scored_data", {"tokens": [[1, 2]], "masks": [[1, 2]], "scores": [0.0]})
     options = ("--api", api.url, "--view", "turn_rows")
     command = [TURNWISE, "doctor", "trainer", "begin", str(tmp_path / "probe"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
 
@@ -116,7 +116,7 @@ def test_an_api_that_dies_while_the_canaries_wait_there_ends_the_command(fresh_a
             if line.startswith("registered at"):
                 break
         fresh_api.kill()
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=280)
     assert process.returncode == 2
     assert error.splitlines()[-1].endswith("start it with run-api, and begin again")
 

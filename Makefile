@@ -7,10 +7,10 @@ DEV_READY := $(VENV)/.dev-ready
 # Twice the cores of a small machine, since tests wait for processes and servers. A worker needs 1.1 GB.
 WORKERS ?= 4
 LINT := environments scripts tools tests turnwise
-.PHONY: demo test test-all compiled check docs mutate real-vllm format lock upgrade clean
+.PHONY: demo test test-all compiled check docs mutate real-vllm harnesses format lock upgrade clean
 
 demo: $(RUN_READY)  ## roll out a shipped environment: no network, Docker, GPU or key once installed
-	@echo "51 bugs, each tried four times: about 24 s on two cores, the first group within 3 s"
+	@echo "51 bugs, each tried four times: about 21 s on two cores, the first group within 3 s"
 	$(BIN)/turnwise process code_debug --fresh
 
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 15
@@ -42,6 +42,13 @@ mutate: $(DEV_READY)  ## make small changes of the code, and print those that no
 
 real-vllm: $(DEV_READY)  ## play on a real vLLM on the CPU, beside torch; installs 5 GB into build/vllm
 	scripts/real_vllm.sh
+
+HARNESSES := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0 opencode-ai@1.18.33 @qwen-code/qwen-code@0.15.10
+harnesses: $(DEV_READY)  ## play coding agents of others; installs 1.8 GB into build/harnesses
+	npm install --prefix build/harnesses --no-audit --no-fund $(HARNESSES)
+	$(BIN)/python -m venv build/harnesses/python
+	build/harnesses/python/bin/pip install --quiet mini-swe-agent==2.4.6
+	PATH="$(CURDIR)/build/harnesses/node_modules/.bin:$(CURDIR)/build/harnesses/python/bin:$$PATH" $(BIN)/pytest tests/environments/recorded/test_harnesses.py
 
 format: $(DEV_READY)  ## format the code and fix lint findings
 	$(BIN)/ruff format $(LINT)

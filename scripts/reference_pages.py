@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from environments.config import (
     AgentEnvConfig,
     JudgeConfig,
+    ReferenceConfig,
     Section,
     ServerConfig,
     SummariserConfig,
@@ -29,6 +30,7 @@ SECTIONS: tuple[tuple[type[Section], str], ...] = (
     (JudgeConfig, "The judge"),
     (UserConfig, "The simulated user"),
     (SummariserConfig, "The summariser"),
+    (ReferenceConfig, "The reference"),
 )
 _BAR = "&#124;"
 

@@ -111,10 +111,15 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """In CI, fail when a test was skipped for a reason that `known_skips.txt` does not have."""
+    """In CI, fail when a test was skipped for a reason that `known_skips.txt` does not have.
+
+    Tests that failed are then not remembered, so that `.ci/twice` does not run them alone.
+    """
     if os.environ.get("TURNWISE_REQUIRE_KNOWN_SKIPS") and new_reasons(skips(session.config)):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        session.config.cache.set("cache/lastfailed", {})
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -38,6 +38,8 @@ def write_tokenizer_folder(gguf: Path) -> Path:
     Raises:
         ConfigError: if the file is no GGUF of a chat model, or its tokenizer is not supported.
     """
+    if gguf.exists() and not gguf.is_file():
+        raise ConfigError(f"no GGUF at {gguf}: it is no regular file")
     try:
         with gguf.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

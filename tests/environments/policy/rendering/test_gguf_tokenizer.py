@@ -82,6 +82,12 @@ def test_a_file_that_is_no_whole_gguf_is_refused(tmp_path, content):
         write_tokenizer_folder(tmp_path / "bad.gguf")
 
 
+def test_what_is_no_file_is_refused_before_it_is_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ConfigError, match=r"no GGUF at .*: it is no regular file"):
+        write_tokenizer_folder(tmp_path / "pipe.gguf")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"no GGUF at .*: No such file"):
         write_tokenizer_folder(tmp_path / "missing.gguf")

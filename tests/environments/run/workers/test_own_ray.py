@@ -111,7 +111,7 @@ def test_nothing_outlives_a_killed_driver(tmp_path):
 
 @pytest.mark.timeout(200)
 def test_a_cluster_that_dies_is_one_line_and_the_run_goes_on_without_it(tmp_path):
-    planned = ["--env.total_steps", 60, "--env.max_concurrent_rollouts", 4]
+    planned = ["--env.total_steps", 120, "--env.max_concurrent_rollouts", 4]
     with cluster(head_cpus=2) as head:
         options = ["--worker-env", "PACED_FAST", "--ray", head.address, "--env.missing_outcome", 0]
         with started("Paced", tmp_path, *planned, *options) as (running, _):
@@ -124,11 +124,11 @@ def test_a_cluster_that_dies_is_one_line_and_the_run_goes_on_without_it(tmp_path
     assert "the Ray cluster has not been there for 20 s" in stopped[0]
     assert "GCS" not in shown
     done = len(list(read_groups(tmp_path / "record.jsonl")))
-    assert 0 < done < 60
+    assert 0 < done < 120
     again = process("Paced", tmp_path / "record.jsonl", *planned, "--env.missing_outcome", 0)
     rolled_out(again, variables={"PACED_FAST": "/"})
     groups = [(each.group.item_id, each.group.epoch) for each in read_groups(tmp_path / "record.jsonl")]
-    assert len(groups) == len(set(groups)) == 60
+    assert len(groups) == len(set(groups)) == 120
 
 
 def test_an_evaluation_is_as_without_workers(tmp_path):

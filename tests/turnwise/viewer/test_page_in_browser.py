@@ -339,6 +339,7 @@ def test_a_transcript_fits_a_narrow_window(at):
 def test_turns_of_a_transcript_fold_to_their_first_words(at):
     page = at("#g=chats%2F0&only=2&s=2&t=0", ".transcript .words .text >> nth=1")
     page.keyboard.press("Escape")
+    page.wait_for_selector("#drawer", state="hidden")
     page.keyboard.press("j")
     page.keyboard.press("f")
     one = page.locator(".turn.folded").count()
@@ -371,6 +372,7 @@ def test_a_result_that_an_earlier_turn_has_is_folded_in_a_transcript(at):
     page = at("#g=again%2F0&only=1", ".turn .thread")
     assert texts(page, ".result summary") == ["the same as in turn 1"] * 2
     page.click(".result summary >> nth=0")
+    page.wait_for_selector(".turn[data-turn='1'] .result .text")  # a part is told of its opening afterwards
     assert texts(page, ".turn[data-turn='1'] .result .text") == [PRICES.content]
 
 

@@ -14,6 +14,8 @@ SERVED = Path(__file__).with_name("served_env.py")
 TURNWISE = str(Path(sys.executable).with_name("turnwise"))
 RUN_API = str(Path(sys.executable).with_name("run-api"))
 _DRAWN = random.SystemRandom()
+_BEYOND_RAYS = 20_000
+"""Ray gives its workers ports below."""
 
 
 def free_port():
@@ -23,7 +25,7 @@ def free_port():
         with socket.socket() as probe, suppress(OSError):
             # A port whose last connections are still closing is free for a server.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", _DRAWN.randrange(10_000, first) if first > 20_000 else 0))
+            probe.bind(("127.0.0.1", _DRAWN.randrange(_BEYOND_RAYS, first) if first > 25_000 else 0))
             return probe.getsockname()[1]
 
 

@@ -211,10 +211,10 @@ async def test_a_cut_turn_without_a_reply_ends_the_rollout():
 
 async def test_a_slow_reply_uses_up_the_rollouts_time_and_is_kept():
     async def respond(self, item, turn, ctx):
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(2)
         return "why?"
 
-    trajectory = await played(made(world(respond=respond), rollout_timeout_s=0.2))
+    trajectory = await played(made(world(respond=respond), rollout_timeout_s=1.5))
     assert trajectory.stop_reason is StopReason.TIME_BUDGET
     assert trajectory.turns[0].replies[0].content == "why?"
     assert trajectory.score == 1.0

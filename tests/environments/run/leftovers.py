@@ -5,6 +5,7 @@ Counted without the product's own inventory, which takes some of it away when it
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tools.sandbox.local.cgroup import PREFIX
@@ -24,11 +25,14 @@ def living_children(besides=()):
 
     What commands are forked from stays for the next test.
     """
-    found = []
+    pids = []
     for task in Path("/proc/self/task").iterdir():
-        for pid in map(int, (task / "children").read_text().split()):
-            stat = Path(f"/proc/{pid}/stat")
-            if pid not in besides and stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        with suppress(OSError):  # a thread that has just ended
+            pids += map(int, (task / "children").read_text().split())
+    found = []
+    for pid in set(pids).difference(besides):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
                 found.append((pid, Path(f"/proc/{pid}/cmdline").read_bytes()[:200]))
     return [(pid, command) for pid, command in found if b"\nimport os, runpy, sys\n" not in command]
 

@@ -198,9 +198,9 @@ class Lost(Wrong):
 @pytest.mark.parametrize(
     ("cls", "counted", "logged"),
     [
-        (with_bad(range(1, ITEMS)), "KeyError: … (test_bad_items.py:", "item 1, rollout 0 dropped: Key"),
+        (with_bad(range(1, ITEMS)), "KeyError: … (test_bad_items.py:", r"item 1, rollout [01] dropped: Key"),
         (Wrong, "RewardError: compute_reward: rank_rewards compares finite numbers",
-         "RewardError: item '1': compute_reward: rank_rewards compares finite numbers, got [nan]"),
+         r"RewardError: item '1': compute_reward: rank_rewards compares finite numbers, got \[nan\]"),
         (Lost, "RewardError: compute_reward: a reward is a finite number",
          "RewardError: environment 'some_bad', item '1': compute_reward: a reward is a finite number"),
     ],
@@ -211,5 +211,5 @@ async def test_a_bug_that_all_rollouts_share_is_one_line_and_a_count(
 ):
     _, shown = await run(cls, tmp_path / "r.jsonl")
     [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert logged in line
+    assert re.search(logged, line)
     assert re.search(rf"^dropped rollouts +22x {re.escape(counted)}", shown, re.MULTILINE)

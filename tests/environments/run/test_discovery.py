@@ -4,6 +4,7 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.run.discovery import find_environment
+from tests.equipment.modules import forget_modules_of
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -16,12 +17,10 @@ class {name}(AgentEnv):
 
 
 @pytest.fixture(autouse=True)
-def clean_imports(monkeypatch):
+def clean_imports(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    forget_modules_of(tmp_path)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from environments.run.discovery import find_environment
 from environments.run.loading import SHIPPED
+from tests.equipment.modules import forget_modules_of
 from tests.tables import cases
 from tools.errors import ConfigError
 from turnwise.cli.main import main
@@ -23,7 +24,6 @@ class Theirs(AgentEnv):
 def site(tmp_path, monkeypatch):
     """A folder on Python's path, as pip fills it."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    before = set(sys.modules)
 
     def install(package, entries, text="", summary=""):
         info = tmp_path / f"{package}-1.0.dist-info"
@@ -35,8 +35,7 @@ def site(tmp_path, monkeypatch):
         (tmp_path / f"{package}.py").write_text(text)
 
     yield install
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    forget_modules_of(tmp_path)
 
 
 def registered(name, target):

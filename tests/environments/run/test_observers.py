@@ -95,8 +95,8 @@ async def test_what_a_hung_observer_did_not_get_is_counted_and_the_others_are_se
     assert re.search(r": 3 traces$", line)
 
 
-def test_a_queue_that_is_full_drops_and_counts(released):
-    queue, done = Observers(), []
+def test_a_queue_that_is_full_drops_and_counts():
+    queue, done, released = Observers(), [], threading.Event()
     queue.put("a", released.wait)
     put = [queue.put("a", lambda: done.append(1)) for _ in range(2 * MOST_JOBS)]
     released.set()
@@ -138,7 +138,9 @@ def test_a_pipe_or_terminal_that_nobody_reads_holds_no_run(tmp_path, command, ki
 
 PRINTS = """
 import sys
+from environments.run import console_streams
 from environments.run.console_streams import drop_unread_output, robust_console
+console_streams.WAIT_S = 250  # its reader is a busy test
 with robust_console():
     drop_unread_output()
     for number in range(20_000):

@@ -125,7 +125,9 @@ def test_a_run_under_opentelemetrys_own_command_traces_every_rollout(tmp_path):
     command = [str(INSTRUMENT), sys.executable, "-m", "turnwise", "process", "terminal_tasks"]
     command += ["--env.total_steps", "2", "--env.group_size", "2", "--out", str(out)]
     exporters = {f"OTEL_{kind}_EXPORTER": "none" for kind in ("METRICS", "LOGS")}
-    environment = {**os.environ, **exporters, "OTEL_TRACES_EXPORTER": "console"}
+    # All at the end: what is written every few seconds would have lines of the run in its midst.
+    exporters |= {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+    environment = {**os.environ, **exporters}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     found = [json.loads(each) for each in re.findall(r"^{$.*?^}$", done.stdout, re.DOTALL | re.MULTILINE)]

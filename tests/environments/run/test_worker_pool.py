@@ -126,7 +126,7 @@ asyncio.run(run_groups([1], stubborn, on_done, max_in_flight=1))
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "cancelled\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == -signal.SIGINT
+        assert process.wait(timeout=60) == -signal.SIGINT
 
 
 def test_a_second_signal_ends_a_process_whose_loop_an_environment_blocks():
@@ -151,7 +151,7 @@ asyncio.run(run_groups([1], blocking, on_done, max_in_flight=1))
             os.sched_yield()
         process.send_signal(signal.SIGINT)
         try:
-            assert process.wait(timeout=30) == -signal.SIGINT
+            assert process.wait(timeout=60) == -signal.SIGINT
         finally:
             process.kill()
 

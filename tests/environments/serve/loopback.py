@@ -1,23 +1,32 @@
 """The processes that the tests of `serve` start on loopback: their commands and ports."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SERVED = Path(__file__).with_name("served_env.py")
 TURNWISE = str(Path(sys.executable).with_name("turnwise"))
 RUN_API = str(Path(sys.executable).with_name("run-api"))
+_DRAWN = random.SystemRandom()
+_BEYOND_RAYS = 20_000
+"""Ray gives its workers ports below."""
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port for a program that is still to start, where the system puts nobody else meanwhile."""
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            # A port whose last connections are still closing is free for a server.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", _DRAWN.randrange(_BEYOND_RAYS, first) if first > 25_000 else 0))
+            return probe.getsockname()[1]
 
 
 def serve(env, api_url, folder, *options, group_size=4, view="token_advantages"):

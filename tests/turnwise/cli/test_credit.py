@@ -225,7 +225,7 @@ def test_a_signal_ends_it_without_a_file_of_its_own(record, tmp_path, sent, code
     assert command.stdout.readline() == b"going\n"
     assert [path.suffix for path in out.parent.iterdir()] == [".part"]
     command.send_signal(sent)
-    assert command.wait(30) == code
+    assert command.wait(60) == code
     assert not out.parent.exists()
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from environments.run.discovery import find_environment
+from tests.equipment.modules import forget_modules_of
 from tests.tables import cases
 from tests.turnwise.check.checked_envs import checked
 from tools.errors import ConfigError, ToolError
@@ -20,13 +21,12 @@ from turnwise.cli.new import KINDS, make_environment
 def made(tmp_path_factory):
     """A folder with one environment of each kind, which Python finds."""
     folder = tmp_path_factory.mktemp("made")
-    path, modules = list(sys.path), set(sys.modules)
+    path = list(sys.path)
     for kind in KINDS:
         make_environment(folder / f"my_{kind}", kind)
     yield folder
     sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+    forget_modules_of(folder)
 
 
 @cases("kind", KINDS)

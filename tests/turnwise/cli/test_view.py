@@ -131,4 +131,4 @@ def test_a_served_page_ends_with_the_signal_that_ends_it(record):
         url = serving.stdout.readline().split()[0]
         page = urllib.request.urlopen(url).read()
         os.kill(serving.pid, signal.SIGINT)
-        assert (serving.wait(30), b"<!doctype html>" in page) == (0, True)
+        assert (serving.wait(60), b"<!doctype html>" in page) == (0, True)

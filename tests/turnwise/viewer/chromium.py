@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -16,6 +17,8 @@ _FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+_MOST_MS = 120_000
+"""Whatever is waited for comes much sooner, but on a busy machine."""
 
 
 @contextmanager
@@ -26,19 +29,25 @@ def chromium() -> Iterator[Browser]:
             pytest.fail(f"{CHROMIUM} is required and is not there")
         pytest.skip(f"no {CHROMIUM}")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS, timeout=_MOST_MS)
         try:
             yield browser
         finally:
             browser.close()
 
 
+def new_page(browser: Browser, **options: Any) -> Page:
+    """A page that is patient."""
+    page = browser.new_page(**options)
+    page.set_default_timeout(_MOST_MS)
+    return page
+
+
 @contextmanager
 def watched_page() -> Iterator[Page]:
     """A page of one browser: `asked` is what it asked the network for, `errors` what went wrong."""
     with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.set_default_timeout(20_000)
+        page = new_page(browser, viewport={"width": 1440, "height": 900})
         page.asked, page.errors = [], []
         page.on("request", lambda request: page.asked.append(request.url))
         page.on("pageerror", lambda error: page.errors.append(str(error)))

@@ -10,7 +10,7 @@ import pytest
 from environments.credit import credited
 from environments.record.recorder import Recorder
 from environments.testing import group_of
-from tests.turnwise.viewer.chromium import chromium
+from tests.turnwise.viewer.chromium import chromium, new_page
 
 
 def record_one(path, number, rewards=((0.5, 0.0), (0.0, 0.0))):
@@ -33,7 +33,7 @@ def served(tmp_path):
 @pytest.fixture(scope="module")
 def window():
     with chromium() as browser:
-        yield browser.new_page()
+        yield new_page(browser)
 
 
 def at_a_turn(page, url):
@@ -57,7 +57,14 @@ def test_new_groups_come_to_the_overview_without_moving_its_reader(served, windo
     path, url = served
     window.goto(url)
     window.wait_for_selector(".tile")
-    window.evaluate("document.getElementById('view').scrollTop = 90")
+    # Once there is so much to read.
+    window.evaluate(
+        """new Promise(done => {
+            const view = document.getElementById('view');
+            const scroll = () => (view.scrollTop = 90) === view.scrollTop ? done() : setTimeout(scroll, 20);
+            scroll();
+        })"""
+    )
     record_one(path, 1)
     window.wait_for_selector(".tile b:text-is('2')")
     assert window.evaluate("document.getElementById('view').scrollTop") == 90

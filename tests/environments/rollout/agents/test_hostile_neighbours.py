@@ -45,7 +45,7 @@ def alone():
 )
 def test_a_hostile_neighbour_changes_no_end_and_no_reward(attack, alone, caplog):
     with few_open_files():
-        beside, hostile = asyncio.run(roll_out_beside(attack, rollout_timeout_s=60))
+        beside, hostile = asyncio.run(roll_out_beside(attack, rollout_timeout_s=150))
     assert results(beside) == alone
     assert len(alone) == HONEST
     assert len(encode_group(hostile)) < 70 << 20
@@ -60,7 +60,7 @@ def memory_mb():
 def test_unfinished_bodies_are_not_kept_in_memory():
     async def most():
         highest = before = memory_mb()
-        rolling = asyncio.create_task(roll_out_beside("unfinished_bodies", rollout_timeout_s=60))
+        rolling = asyncio.create_task(roll_out_beside("unfinished_bodies", rollout_timeout_s=150))
         while not rolling.done():
             highest = max(highest, memory_mb())
             await asyncio.wait({rolling}, timeout=0.02)

@@ -73,7 +73,7 @@ def test_whatever_an_agent_does_after_a_turn_is_scored_as_an_agent_error(how):
             raise SystemExit(3)
         await asyncio.Event().wait()
 
-    (trajectory,) = rolled_out(played(Talk, play), rollout_timeout_s=0.5)
+    (trajectory,) = rolled_out(played(Talk, play), rollout_timeout_s=3)
     assert trajectory.stop_reason is StopReason.AGENT_ERROR
     assert trajectory.score is not None
     assert {"raises": "the agent's own", "exits": "SystemExit", "hangs": "did not exit"}[
@@ -348,14 +348,14 @@ def test_max_turns_is_no_more_with_threads_side_by_side():
 async def test_scoring_that_outlasts_the_time_is_no_error_of_the_agent():
     class Slow(Talk):
         async def score_turn(self, item, turn, ctx):
-            await asyncio.sleep(2)
+            await asyncio.sleep(4)
             return 1.0
 
     async def play(self, item, ctx):
         first = await ask(ctx.endpoint, user("x"))
         await ask(ctx.endpoint, user("x"), first, user("on"))
 
-    (trajectory,) = (await roll_out(played(Slow, play), rollout_timeout_s=1)).group.trajectories
+    (trajectory,) = (await roll_out(played(Slow, play), rollout_timeout_s=3)).group.trajectories
     assert (trajectory.stop_reason, trajectory.rewards.turns) == (StopReason.TIME_BUDGET, (1.0,))
 
 

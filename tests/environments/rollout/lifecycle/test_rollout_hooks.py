@@ -114,7 +114,7 @@ async def hanging(self, item, turn, ctx):
 
 
 def blocking(self, item, turn, ctx):
-    time.sleep(0.3)
+    time.sleep(1)  # far longer than its limit, on a busy machine too
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
@@ -171,13 +171,13 @@ async def test_a_state_is_closed_on_its_thread_although_it_was_over_a_limit_when
 
     def prepare(self, item, sandbox):
         database = sqlite3.connect(":memory:")
+        loop.call_soon_threadsafe(loop.call_later, 1, go_on.set)
         go_on.wait()
         yield database
         database.close()
         closed.append("closed")
 
     env = env_of(prepare=prepare, settings={"hook_timeout_s": 0.1})
-    loop.call_later(0.3, go_on.set)
     failure = await played(env)
     assert (failure.error_class, closed) == ("TimeLimitExceeded", ["closed"])
 

@@ -106,7 +106,7 @@ def _node_apart(started, hidden, first_on_path):
         yield
     finally:
         node.terminate()
-        node.wait(30)
+        node.wait(60)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
@@ -100,7 +100,7 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path):
         wait_until((tmp_path / "cancelled").exists)
         assert running.poll() is None
         os.killpg(running.pid, signal.SIGINT)
-        assert running.wait(10) in (130, -signal.SIGINT)
+        assert running.wait(60) in (130, -signal.SIGINT)  # its rollouts never end
     assert not [each for each in RAW if each in shown_in(tmp_path)]
 
 
@@ -111,7 +111,7 @@ def test_nothing_outlives_a_killed_driver(tmp_path):
 
 @pytest.mark.timeout(200)
 def test_a_cluster_that_dies_is_one_line_and_the_run_goes_on_without_it(tmp_path):
-    planned = ["--env.total_steps", 60, "--env.max_concurrent_rollouts", 4]
+    planned = ["--env.total_steps", 120, "--env.max_concurrent_rollouts", 4]
     with cluster(head_cpus=2) as head:
         options = ["--worker-env", "PACED_FAST", "--ray", head.address, "--env.missing_outcome", 0]
         with started("Paced", tmp_path, *planned, *options) as (running, _):
@@ -124,11 +124,11 @@ def test_a_cluster_that_dies_is_one_line_and_the_run_goes_on_without_it(tmp_path
     assert "the Ray cluster has not been there for 20 s" in stopped[0]
     assert "GCS" not in shown
     done = len(list(read_groups(tmp_path / "record.jsonl")))
-    assert 0 < done < 60
+    assert 0 < done < 120
     again = process("Paced", tmp_path / "record.jsonl", *planned, "--env.missing_outcome", 0)
     rolled_out(again, variables={"PACED_FAST": "/"})
     groups = [(each.group.item_id, each.group.epoch) for each in read_groups(tmp_path / "record.jsonl")]
-    assert len(groups) == len(set(groups)) == 60
+    assert len(groups) == len(set(groups)) == 120
 
 
 def test_an_evaluation_is_as_without_workers(tmp_path):
@@ -193,8 +193,13 @@ def test_what_cannot_be_is_one_line(tmp_path, options, line):
 
 def listening(pids):
     """The addresses, in hex, on which processes listen."""
-    links = [each for pid in pids for each in Path(f"/proc/{pid}/fd").glob("*") if each.is_symlink()]
-    sockets = {str(each.readlink()).removeprefix("socket:[").removesuffix("]") for each in links}
+    opened = []
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):  # it was closed
+                    opened.append(str(each.readlink()))
+    sockets = {each.removeprefix("socket:[").removesuffix("]") for each in opened}
     tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     fields = [line.split() for table in tables for line in table]
     return {each[1].partition(":")[0] for each in fields if each[3] == LISTENS and each[9] in sockets}

@@ -12,6 +12,7 @@ from environments.wire.training_rows import columns_of
 from environments.wire.views import VIEWS
 from tests.environments.run.workers.supervised import Supervisors, on_supervisors
 from tests.environments.run.workers.worked_env import Worked, WorkedConfig
+from tests.environments.serve.serve_world import until
 from tests.environments.write_file import quiet
 
 BATCHES = 12
@@ -40,7 +41,7 @@ async def served(api, path, supervisors, disturb, **settings):
             await asyncio.sleep(0.02)
             continue
         taken.append(batch)
-        disturb(len(taken))
+        await disturb(len(taken))
     assert await asyncio.wait_for(running, 60) == 0
     return [
         (row, advantages)
@@ -65,9 +66,11 @@ async def test_what_workers_pack_is_what_the_record_shows_and_a_killed_one_costs
     api.start_trainer(batch_size=4)
     supervisors, killed = Supervisors(), []
 
-    def kill(batches):
+    async def kill(batches):
         if batches in (3, 6, 9):
             worker = supervisors.workers[batches % 2]
+            # The batches between two kills may have been ready before the first.
+            await until(lambda: worker._process.pid not in killed)
             killed.append(worker._process.pid)
             os.kill(killed[-1], signal.SIGKILL)
 
@@ -79,9 +82,13 @@ async def test_what_workers_pack_is_what_the_record_shows_and_a_killed_one_costs
     assert len(set(killed)) == 3
 
 
+async def nothing(_):
+    pass
+
+
 async def test_a_group_that_takes_too_long_ends_in_its_worker_and_is_tried_once_more(api, tmp_path):
     api.start_trainer(batch_size=4)
-    await served(api, tmp_path, Supervisors(), lambda _: None, does={"3": "wait"}, worker_timeout=2)
+    await served(api, tmp_path, Supervisors(), nothing, does={"3": "wait"}, worker_timeout=2)
     failed = {
         each.group.item_id: each.reason
         for each in read_groups(tmp_path / "r.jsonl")

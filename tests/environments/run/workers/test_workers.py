@@ -122,8 +122,9 @@ async def test_the_driver_judges_age_by_the_weights_that_every_worker_met(tmp_pa
     async with running_server(app) as url:
         assert await update(url, "1") == 200
         fields = {"data": url.removesuffix("/v1"), "data_path_to_save_groups": str(path)}
-        # Few at once, so that no line is written long after its group was judged.
-        config = WorkedConfig(group_size=2, max_concurrent_rollouts=4, max_staleness=0, **fields)
+        # Few at once, so that no line is written long after its group was judged; and many in all, so that
+        # the worker without the trainer is not done before the other has got to it.
+        config = WorkedConfig(count=40, group_size=2, max_concurrent_rollouts=4, max_staleness=0, **fields)
         env = Updated(config, [ServerConfig(base_url=url, model_name="scripted")])
         assert (await processed(env, open_source=on_supervisors()))[0] == 0
     groups = list(read_groups(path))

@@ -1,35 +1,23 @@
 """The processes that the tests of `serve` start on loopback: their commands and ports."""
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
-from itertools import count
+from contextlib import contextmanager
 from pathlib import Path
 
 SERVED = Path(__file__).with_name("served_env.py")
 TURNWISE = str(Path(sys.executable).with_name("turnwise"))
 RUN_API = str(Path(sys.executable).with_name("run-api"))
 
-_SHARE = 700
-_SHARES = 18
-_FIRST_PORT = 32_768 - _SHARE * _SHARES
-"""Above are the ports that the kernel gives to whoever asks for any one."""
-_turns = count(secrets.randbelow(_SHARE))
-
 
 def free_port():
-    """A port that is free and stays so until it is used, as other workers choose among others."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    while True:
-        port = _FIRST_PORT + worker % _SHARES * _SHARE + next(_turns) % _SHARE
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def serve(env, api_url, folder, *options, group_size=4, view="token_advantages"):

@@ -20,4 +20,4 @@ async def ctx():
 def impatient(monkeypatch):
     """Tools and supervisors that are stopped all the time are not waited for as long as usual."""
     monkeypatch.setattr(files, "_LONGEST_S", 4.0)
-    monkeypatch.setattr(channel, "_GRACE_S", 3.0)
+    monkeypatch.setattr(channel, "_GRACE_S", 8.0)

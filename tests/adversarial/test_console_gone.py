@@ -55,7 +55,7 @@ def test_a_closed_terminal_ends_no_run(tmp_path):
         while b"reward of" not in os.read(ours, 4096):
             pass
         os.close(ours)
-        assert ended.wait(100) == 0
+        assert ended.wait(250) == 0
     assert recorded(tmp_path) == 200
 
 

@@ -24,7 +24,7 @@ from turnwise.cli.main import main
 from turnwise.viewer import page_server
 from turnwise.viewer.page_server import LiveRecord
 
-LATEST = 8.0
+LATEST = 60.0
 """Seconds after which a feed that gives nothing more is a defect."""
 
 

@@ -67,7 +67,7 @@ async def played(fault, wire, tries):
     The tool calls of a completion that was spoilt are run.
     """
     async with faulty(lambda *_: Plan(fault=fault, tries=tries)) as server:
-        policy = policy_on(wire, server.url, request_timeout_s=2.0 if fault.stalls else 30.0, tries=2)
+        policy = policy_on(wire, server.url, request_timeout_s=5.0 if fault.stalls else 30.0, tries=2)
         outcome = await outcome_of(policy)
         await policy.aclose()
     if fault.expected == READ and isinstance(outcome, Completion):

@@ -38,7 +38,7 @@ async def _workspace(ctx):
 async def shown(ctx: RolloutContext, *commands: str) -> bool:
     workspace = ctx.sandbox.workdir
     rerun = await note_calls(
-        ctx.verify, TASK, commands, workspace=workspace, limits=CheckLimits(), total_s=3.0
+        ctx.verify, TASK, commands, workspace=workspace, limits=CheckLimits(), total_s=20.0
     )
     return bool(rerun.notes) and await calls_fail(ctx.verify, TASK, rerun.notes, CheckLimits())
 

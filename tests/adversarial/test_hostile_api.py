@@ -75,7 +75,7 @@ ANSWERS = {name: answer(body) for name, body in JUNK.items()} | HTTP
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
     monkeypatch.setattr(trajectory_api, "GET_RETRY_WAITS_S", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(trajectory_api, "_CALL_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(trajectory_api, "_CALL_TIMEOUT_S", 30.0)
 
 
 def malformed(good):

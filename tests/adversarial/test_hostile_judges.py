@@ -39,7 +39,7 @@ LOST = {
 @cases("made", LOST.values(), ids=LOST)
 async def test_a_judge_without_an_answer_fails_the_siblings_and_is_named(made):
     async with hostile({"/v1/models": MODELS, "*": made}) as server:
-        credited = await group_judged(f"{server.url}/v1", request_timeout_s=0.5)
+        credited = await group_judged(f"{server.url}/v1", request_timeout_s=5.0)
     failures = credited.group.failures
     assert [failure.error_class for failure in failures] == ["SecondModelError"] * 2
     assert [failure.refuses_group for failure in failures] == [False] * 2

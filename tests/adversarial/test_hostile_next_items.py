@@ -59,6 +59,6 @@ async def test_a_hook_that_hangs_is_over_at_its_limit(tmp_path):
     async def next_items(self, history):
         await asyncio.Event().wait()
 
-    env = processing(tmp_path, next_items, hook_timeout_s=0.2)
-    with pytest.raises(RunError, match=r"next_items took longer than 0\.2 s \(--env\.hook_timeout_s\)"):
+    env = processing(tmp_path, next_items, hook_timeout_s=2.0)
+    with pytest.raises(RunError, match=r"next_items took longer than 2 s \(--env\.hook_timeout_s\)"):
         await process(env, shown_console())

@@ -120,8 +120,6 @@ async def test_a_hook_that_hangs_costs_its_rollout_alone(record):
         return 0.0
 
     console = quiet()
-    env = chat(Chat, compute_outcome=compute_outcome, hook_timeout_s=0.2)
+    env = chat(Chat, compute_outcome=compute_outcome, hook_timeout_s=2.0)
     await rescore(env, record, read_contents(record), record.with_suffix(".new"), console)
-    assert (
-        "failed now 3x TimeLimitExceeded: compute_outcome took longer than 0.2 s" in console.file.getvalue()
-    )
+    assert "failed now 3x TimeLimitExceeded: compute_outcome took longer than 2 s" in console.file.getvalue()

@@ -161,7 +161,7 @@ async def test_a_cancellation_from_outside_is_no_failure_and_waits_for_nothing(k
     await asyncio.sleep(0.1)
     group.cancel()
     with pytest.raises(asyncio.CancelledError):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await group
 
 
@@ -171,7 +171,7 @@ def test_threads_that_hooks_block_are_neither_in_our_way_nor_in_that_of_the_end(
     async def main():
         envs = [misbehaving("prepare", kind, hook_timeout_s=1) for _ in range(50)]
         groups = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             return len(groups), await asyncio.to_thread(lambda: "ours")
 
     assert asyncio.run(main()) == (50, "ours")

@@ -25,7 +25,7 @@ class Broken(Base):
 
 
 def broken(hook, kind):
-    env = misbehaving("none", None, hook_timeout_s=0.2)
+    env = misbehaving("none", None, hook_timeout_s=60)
     cls = type("Broken", (type(env),), {hook: lambda self: kind()})
     return cls(env.config, ())
 

@@ -113,7 +113,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch):
     ids=["read", "shown", "cancels"],
 )
 async def test_a_tool_costs_its_rollout_alone(act: Tool, says: str):
-    group = await rolled_out(act, tool_timeout_s=0.5)
+    group = await rolled_out(act, tool_timeout_s=60)
     (failure,) = group.failures
     assert (failure.sibling, [each.sibling for each in group.trajectories]) == (0, [1])
     assert failure.error.startswith(says)

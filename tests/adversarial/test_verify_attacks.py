@@ -83,7 +83,8 @@ ATTACKS = {
     ),
     "a process that rewrites results": Attack(
         setup="(while :; do echo '{passed}' >r; mv r result.json; done) >/dev/null 2>&1 &",
-        command="python3 check.py; sleep 0.2; cat result.json | tr -d '{}' | grep -x passed",
+        command="python3 check.py; for i in $(seq 100); do "
+        "tr -d '{}' <result.json | grep -x passed && break; sleep 0.02; done",
     ),
     "a linked artefact": Attack(setup="ln -sf reference.py solution.py"),
     "a linked folder": Attack(setup="ln -s . up; ln -sf up/up/reference.py solution.py"),
@@ -145,6 +146,7 @@ async def test_the_verifiers_files_are_read_only_and_artefacts_are_not(ctx):
 async def test_the_verifiers_files_never_enter_the_agents_sandbox(ctx):
     watch = "while :; do ls -R /workspace /tmp; done >/tmp/seen 2>&1 &"
     await ctx.sandbox.shell(watch)
+    await ctx.sandbox.exec("until grep -q solution.py /tmp/seen; do sleep 0.02; done")
     await ctx.verify(command="sleep 0.3", artefacts=["solution.py"], files=VERIFIER)
     seen = (await ctx.sandbox.exec("sort -u /tmp/seen")).text()
     assert "solution.py" in seen

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -48,10 +49,10 @@ async def test_directory_variables_and_functions_stay(sandbox: Sandbox):
 
 
 async def test_a_timeout_is_said_in_words(sandbox: Sandbox):
-    result = await run(sandbox, "echo begun; sleep 1000", limit_s=0.2)
+    result = await run(sandbox, "echo begun; sleep 1000", limit_s=2.0)
     assert result.timed_out
     assert "begun\n" in result.content
-    assert "[stopped: still running after 0." in result.content
+    assert re.search(r"\[stopped: still running after \d+\.\d s\]", result.content)
 
 
 async def test_the_model_may_ask_for_less_time(sandbox: Sandbox):

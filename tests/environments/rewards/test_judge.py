@@ -246,7 +246,7 @@ class Slow(Talk):
 
 
 async def test_a_script_is_held_to_the_limit_of_hooks():
-    (credited,) = await run(talk(Slow, hook_timeout_s=0.2))
+    (credited,) = await run(talk(Slow, hook_timeout_s=2.0))
     assert credited.status == "failed"
     assert all("score_turn" in failure.error for failure in credited.group.failures)
 

@@ -1,7 +1,9 @@
 """Sandboxes in every isolation tier for the tests of this folder."""
 
 import os
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +63,16 @@ def tier_c():
 async def sandbox():
     async with open_local(SMALL, tier="B") as opened:
         yield opened
+
+
+@pytest.fixture
+def own_tmp(monkeypatch):
+    """A folder for temporary files where no other program looks for orphans; agents can pass through."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        yield
 
 
 EACH_TIER = ["B", "C", pytest.param("docker", marks=pytest.mark.docker)]

@@ -110,6 +110,7 @@ async def test_a_copy_passes_the_checks_of_files_limits_and_verification(opening
 
 
 @as_root
+@pytest.mark.usefixtures("own_tmp")
 async def test_what_a_dead_process_prepared_is_swept(opening):
     _, snapshot = await prepared(opening("B"), "true")
     base = Path(snapshot.options["tree"].base)
@@ -122,6 +123,7 @@ async def test_what_a_dead_process_prepared_is_swept(opening):
 
 
 @as_root
+@pytest.mark.usefixtures("own_tmp")
 async def test_a_machine_without_overlays_copies_an_archive_and_logs_its_time_once(
     opening, monkeypatch, caplog
 ):
@@ -142,6 +144,7 @@ async def test_a_machine_without_overlays_copies_an_archive_and_logs_its_time_on
     assert not list(Path(tempfile.gettempdir()).glob(f"turnwise.{identity(os.getpid())}.*"))
 
 
+@pytest.mark.usefixtures("own_tmp")
 async def test_a_snapshot_that_is_cancelled_leaves_nothing(opening):
     async with opening("B") as sandbox:
         await sandbox.exec("head -c 9000000 /dev/urandom > file")

@@ -67,7 +67,7 @@ async def test_a_partial_fix_earns_its_part():
 
 async def test_a_hang_seen_in_the_terminal_is_a_diagnosis():
     fix = await write(right_text(await item_of("binary_search")))
-    trajectory = await play(RUN, fix, DONE, entry_point="binary_search", tool_timeout_s=0.5)
+    trajectory = await play(RUN, fix, DONE, entry_point="binary_search", tool_timeout_s=1.5)
     assert trajectory.rewards is not None
     assert trajectory.rewards.turn_components[0]["diagnosis"] == pytest.approx(0.3)
 
@@ -91,18 +91,20 @@ async def test_a_failure_that_was_not_seen_is_no_diagnosis(command):
 
 
 class Landing(CodeDebugEnv):
-    """Plays on when the fix of a job in the background has landed, in the turns after the first."""
+    """Has the fix of a job in the background land in the turns after the first, and then plays on."""
 
     async def score_turn(self, item, turn, ctx):
         if turn.index:
-            await ctx.sandbox.exec("until cmp -s fixed.py solution.py; do sleep 0.02; done", timeout_s=20)
+            landing = "touch /tmp/land; until cmp -s fixed.py solution.py; do sleep 0.02; done"
+            await ctx.sandbox.exec(landing, timeout_s=60)
         await super().score_turn(item, turn, ctx)
 
 
 async def test_no_way_around_a_turn_earns_more_than_the_honest_three():
     fixed = right_text(await item_of("moving_average"))
     see, put = "python3 test_example.py", f"cat >fixed.py <<'END'\n{fixed}\nEND\n"
-    later = f"{put}(sleep 0.5; cp fixed.py solution.py) >/dev/null 2>&1 &\n{see}"
+    lands = "until test -e /tmp/land; do sleep 0.02; done; cp fixed.py solution.py"
+    later = f"{put}({lands}) >/dev/null 2>&1 &\n{see}"
     ways = {
         "the fix lands while the agent ends": ((run(later), DONE), Landing, {}),
         "the fix lands in an idle turn": ((run(later), run("true"), DONE), Landing, {}),
@@ -110,7 +112,7 @@ async def test_no_way_around_a_turn_earns_more_than_the_honest_three():
         "the rollout ends by its time": (
             (RUN, run(f"{put}cp fixed.py solution.py; sleep 60"), DONE),
             CodeDebugEnv,
-            {"rollout_timeout_s": 4},
+            {"rollout_timeout_s": 10},
         ),
         "the rollout ends by its turns": ((RUN, await write(fixed)), CodeDebugEnv, {"max_turns": 2}),
     }  # fmt: skip

@@ -79,6 +79,7 @@ async def test_several_numbers_are_components_and_reward_alone_is_the_reward(tmp
     assert found["whole"].metrics["speed"] == 0.5
 
 
+OVER_ITS_TIME = "written, and over its time"
 WITHOUT_VERDICT = {
     "nothing": "true", "missing program": "exit 127", "nan": "echo nan > /logs/verifier/reward.txt",
     "text": "echo '{\"a\": \"b\"}' > /logs/verifier/reward.json",
@@ -88,15 +89,16 @@ WITHOUT_VERDICT = {
     "half a character": "echo '{\"\\ud800\": 1}' > /logs/verifier/reward.json",
     "link to nothing": "ln -s gone /logs/verifier/reward.txt",
     "huge": "echo 1 > /logs/verifier/reward.txt; head -c 3000000 /dev/zero >> /logs/verifier/reward.txt",
-    "written, and over its time": "echo 1 > /logs/verifier/reward.txt; sleep 60",
+    OVER_ITS_TIME: "echo 1 > /logs/verifier/reward.txt; sleep 60",
     "killed": "kill -9 $PPID $$",
 }  # fmt: skip
-SHORT = TOML.replace("[verifier]\ntimeout_sec = 60", "[verifier]\ntimeout_sec = 1")
+SHORT = TOML.replace("[verifier]\ntimeout_sec = 60", "[verifier]\ntimeout_sec = 4")
+TOML_OF = {name: SHORT if name == OVER_ITS_TIME else TOML for name in WITHOUT_VERDICT}
 
 
 async def test_tests_without_a_verdict_over_the_clean_image_either_drop_the_sibling(tmp_path):
     for name, test in WITHOUT_VERDICT.items():
-        write_task(tmp_path, name, {}, test=test, toml=SHORT)
+        write_task(tmp_path, name, {}, test=test, toml=TOML_OF[name])
     async with opened(tmp_path) as env:
         groups = await asyncio.gather(*(env.rollout_group(task, 1) for task in env.tasks()))
     dropped = {group.item_id: each.error for group in groups for each in group.failures}
@@ -110,7 +112,7 @@ async def test_files_that_keep_the_tests_from_a_verdict_are_the_floor(tmp_path):
     for name, test in WITHOUT_VERDICT.items():
         made = {"solution/solve.sh": "touch made"}
         unless = f"if ! test -e made; then echo 0 > /logs/verifier/reward.txt; exit; fi\n{test}"
-        write_task(tmp_path, name, made, test=unless, toml=SHORT)
+        write_task(tmp_path, name, made, test=unless, toml=TOML_OF[name])
     found = await played(tmp_path, failed_score=-1.0)
     assert {(each.score, each.agent_caused.cause) for each in found.values()} == {(-1.0, "no_verdict")}
 

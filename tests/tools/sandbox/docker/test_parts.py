@@ -189,16 +189,19 @@ def test_creates_start_few_grow_with_success_and_halve_after_a_failure():
 
 
 def test_no_more_creates_run_at_once_than_the_ramp_allows():
-    ramp, running, most = Ramp(most=3), [], []
-    lock = threading.Lock()
+    ramp, running, most = Ramp(most=3, slow_s=300), [], []
+    changed = threading.Condition()
 
     def create(number):
         with ramp.slot():
-            with lock:
+            with changed:
                 running.append(number)
                 most.append(len(running))
+                changed.notify_all()
+                # By then the ramp allows three: each waits until so many have run at once.
+                assert number < 8 or changed.wait_for(lambda: max(most) >= 3, 60)
             time.sleep(0.002)
-            with lock:
+            with changed:
                 running.remove(number)
 
     with ThreadPoolExecutor(8) as threads:

@@ -104,4 +104,5 @@ def test_no_descriptor_is_kept(folder):
     (folder / "a" / "b").mkdir(parents=True)
     before = len(list(Path("/proc/self/fd").iterdir()))
     remove_folder(str(folder))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    # What other tests forgot may be closed meanwhile.
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before

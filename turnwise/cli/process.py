@@ -122,7 +122,10 @@ def open_source_of(
 
     split = [name for each in worker_env for name in each.split(",") if name]
     on = OnWorkers(count=workers, ray=ray, variables=split, max_memory=_parse_size(worker_memory))
-    import_module("environments.run.workers.ray_workers")  # a missing Ray is told before a record is opened
+    # A missing Ray or cluster is told before a record is opened.
+    ray_workers = import_module("environments.run.workers.ray_workers")
+    if ray is not None:
+        ray_workers.refuse_unreachable(ray)
     return on.open
 
 

@@ -211,7 +211,7 @@ async def connect(address: str | None, *, local: Mapping[str, float]) -> AsyncGe
         yield False
         return
     if address is not None:
-        await asyncio.to_thread(_refuse_unreachable, address)
+        await asyncio.to_thread(refuse_unreachable, address)
     own = nullcontext({"address": address}) if address is not None else _own_ray(local)
     where = "no Ray can be started here" if address is None else f"--ray {address} cannot be used"
     async with _OWN:
@@ -264,7 +264,7 @@ class _NoPaths(list[str]):
     def extend(self, _: Iterable[str]) -> None: ...
 
 
-def _refuse_unreachable(address: str) -> None:
+def refuse_unreachable(address: str) -> None:
     """Raise ConfigError if no cluster listens; Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if address == "auto":

@@ -189,6 +189,7 @@ def test_what_cannot_be_is_one_line(tmp_path, options, line):
     ended = run(process("Counted", tmp_path / "r", *options))
     assert (ended.returncode, len(ended.stdout.splitlines())) == (2, 1)
     assert line in ended.stdout
+    assert not (tmp_path / "r").exists()
 
 
 def listening(pids):

@@ -1,4 +1,4 @@
-"""Estimators that compare equal states of siblings (`state_key`), or take their mean returns as values.
+"""Estimators that use `state_key`: turns of siblings in one state are compared, or their mean is its value.
 
 They raise CreditError if only some turns of a group have an anchor state.
 """

@@ -66,7 +66,7 @@ class SampledIds:
     stop_text: str | None = None
     """The stop text that ended it."""
     prompt_logprobs: tuple[float, ...] = ()
-    """Of the text that the prompt ends with; what stands before it has none."""
+    """One for each of the prompt's last tokens, those of the text that is scored; empty if none is."""
 
 
 Sampler = Callable[[IdsRequest], Awaitable[SampledIds]]

@@ -49,7 +49,10 @@ def sampler_of(trainer: Any, stop_ids: Collection[int], cache: "RowCache | None"
 
 @contextmanager
 def whole_weights(trainer: Any) -> Generator[None]:
-    """Gather the weights that FSDP2 shards, since each process samples its own number of tokens."""
+    """Hold whole weights in place of FSDP2's shards while a rollout samples.
+
+    Gathering shards needs all processes at each token, and each samples another number of tokens.
+    """
     model = trainer.accelerator.unwrap_model(trainer.model)
     parts = [each for each in model.modules() if isinstance(each, FSDPModule)]
     if not parts or trainer.use_vllm:

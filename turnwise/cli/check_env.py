@@ -117,7 +117,7 @@ def command(
 
 
 def _write_floor(env_cls: type[AgentEnv], floor: float) -> Answer:
-    """Write `failed_score` into the source of a class, after the attributes at the top of its body."""
+    """Add `failed_score = FLOOR` to the source of a class, below the attributes that open its body."""
     name = env_cls.__name__
     try:
         path, line = Path(inspect.getsourcefile(env_cls) or ""), inspect.getsourcelines(env_cls)[1]

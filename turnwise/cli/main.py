@@ -223,7 +223,7 @@ def _use_more_descriptors() -> None:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object
 ) -> None:
-    """Show a forgotten `await` in one line, once; where it raised an error, that has said it."""
+    """Show a warning once; a forgotten `await` is one line, and none if it points into Turnwise."""
     text = f"{Path(filename).name}:{lineno}: {message}"
     if "was never awaited" not in text:
         text = warnings.formatwarning(message, category, filename, lineno).rstrip()

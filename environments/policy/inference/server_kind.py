@@ -76,7 +76,7 @@ class ServerFacts:
 
 
 async def examine_server(server: ModelServer, model: str) -> ServerFacts:
-    """Ask a server what it is; what it does not tell stays unset.
+    """Ask a server for its kind, version and limits; facts that it does not give are unset.
 
     Raises:
         ServerAway: if a page failed after all tries.

@@ -75,7 +75,7 @@ async def run_program(
 
 
 def program(module: str, call: str) -> tuple[str, ...]:
-    """Return the command that makes a call of a verdict module, in a warm interpreter where one waits."""
+    """Return the command that runs `call` of a verdict module; a warm interpreter takes it if one waits."""
     # Packages are not searched for, which costs as much as their modules.
     return (
         *COMMAND,

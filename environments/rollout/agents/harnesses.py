@@ -88,7 +88,7 @@ class OpenCode(_Harness):
 
 
 class MiniSweAgent(_Harness):
-    """mini-swe-agent's `mini`, without confirmations."""
+    """The command `mini` of mini-swe-agent, which runs shell commands without asking first."""
 
     name = "mini"
     program = ("mini", "--yolo", "--exit-immediately", "--model", f"openai/{_MODEL}")

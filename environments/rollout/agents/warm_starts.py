@@ -105,7 +105,7 @@ class WarmStarts:
             return None
 
     def note_modules(self, folder: str) -> None:
-        """Read which modules the program of a rollout imported, if it has written that."""
+        """Read the list of imported modules that a rollout's program wrote into its folder at its end."""
         if self._modules or not self._is_wanted:
             return
         try:

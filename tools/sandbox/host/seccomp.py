@@ -144,7 +144,7 @@ _PASS, _DENY = _statement(_RETURN, _ALLOW), [_refuse(_EPERM)]
 
 
 def _begin(calls: _Calls) -> list[bytes]:
-    """Refuse calls of other processor modes, and load the number."""
+    """Return a filter's first instructions: deny calls of other processor modes, load the call's number."""
     arch = [_statement(_LOAD, _ARCH_AT), _jump(_JUMP_EQUAL, calls.audit_arch, 1, 0), _refuse(_ENOSYS)]
     x32 = [_statement(_LOAD, _NUMBER_AT), _jump(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1), _refuse(_ENOSYS)]
     return arch + x32

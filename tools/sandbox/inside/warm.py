@@ -1,4 +1,4 @@
-"""A Python interpreter that waits for its program, forked before anything of the agent is in the sandbox.
+"""A Python interpreter that is forked before the agent's files enter a sandbox, and waits for a program.
 
 It runs one program, and no other process is forked from it but by that program. So it inherits the imports of
 the fork server and no secret. A program that begins with `IMPORTS` cannot tell it from a cold interpreter:

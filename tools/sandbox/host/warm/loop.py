@@ -34,7 +34,10 @@ _CLONE3, _CLONE_PARENT = 435, 0x8000
 
 
 def serve(hook: str) -> None:
-    """Import modules, then fork for each request until the owner closes its socket; return in the forks."""
+    """Import modules, then fork a process for each request; end when the owner closes its socket.
+
+    Only the forked processes return from this call.
+    """
     sys.path.remove(hook)
     number, owner, path = json.loads(os.environ.pop(VARIABLE))
     os.environ.pop("PYTHONPATH")

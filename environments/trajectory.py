@@ -391,8 +391,8 @@ class Trajectory:
     sibling: int = 0
     """Index among the rollouts of its item; it stays when another sibling fails."""
     trunk: int | None = None
-    """The sibling whose turns before `branch_turn` it replayed, untrained here; None: it played from the
-    start."""
+    """Of a branch the sibling whose turns before `branch_turn` it replayed; they are trained there alone.
+    None: this rollout played from the start."""
     branch_turn: int | None = None
     """Index of the first turn that it does not share with other continuations of its trunk."""
     seed: int = 0

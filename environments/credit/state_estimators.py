@@ -32,7 +32,7 @@ Norm = Annotated[bool, Param("divide by the group's standard deviation")]
 
 _EPS = 1e-6
 _NO_DIFFERENCE = 1e-7
-"""Below it a difference counts as the 0 that HGPO leaves out of its mean, since the reference has float32."""
+"""Smaller differences count as 0, which HGPO leaves out of its mean; the reference computes in float32."""
 
 
 @register_estimator(
@@ -120,7 +120,7 @@ def hgpo(
 
 
 def _average(levels: Sequence[tuple[Term, float]], turns: Sequence[int]) -> list[Term]:
-    """Return terms that add up to the weighted mean, at each turn, of those that are not 0 there."""
+    """Return terms whose sum is, at each turn, the weighted mean of the levels that are not 0 there."""
     totals = [[0.0] * count for count in turns]
     parts: list[tuple[int, int, Place]] = []
     for level, (term, weight) in enumerate(levels):

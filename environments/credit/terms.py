@@ -199,7 +199,7 @@ def minus_mean_unless_single(
 
 
 def standardise(terms: Sequence[Term], turns: Sequence[int], *, centre: float, unit: float) -> list[Term]:
-    """Return terms that add up to what `terms` do, minus `centre` and divided by `unit`."""
+    """Return terms whose sum is the sum of `terms`, minus `centre`, divided by `unit`."""
     shift = Term(
         name="mean of all",
         values=Pool.of_turns([[0.0] * count for count in turns]),

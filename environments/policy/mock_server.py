@@ -38,7 +38,7 @@ _DEFAULT_MAX_TOKENS = 1024
 _DEFAULT_WINDOW = 131_072
 _DEFAULT_VERSION = "default"
 _CLAMPED = -9999.0
-"""vLLM's -inf."""
+"""What vLLM sends for a log-probability of -inf, which JSON does not have."""
 _ABOUT = {
     "vllm": ("/version",),
     "sglang": ("/server_info", "/get_model_info"),
@@ -438,7 +438,7 @@ def _too_long(context_tokens: int, prompt_tokens: int) -> RefusalError:
 
 
 def _prompt_logprobs(sampled: SampledIds, asked: IdsRequest) -> list[float | None]:
-    """Return one per prompt id, None before the text."""
+    """Return a log-probability for each prompt id, None for those before the scored text."""
     unscored = len(asked.prompt_ids) - len(sampled.prompt_logprobs)
     return [*[None] * unscored, *sampled.prompt_logprobs]
 

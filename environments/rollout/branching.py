@@ -138,7 +138,7 @@ def _results(turn: Turn) -> list[ToolResult]:
 
 
 def _rewards(env: Hooks, turn: Turn, ctx: RolloutContext, trunk: Trajectory) -> tuple[Any, Any]:
-    """Return the results of `score_turn`; later hooks may replace them, by what follows the turn."""
+    """Return what `score_turn` gave here and in the trunk, or None twice where a later hook replaces it."""
     known = trunk.act_rewards
     later = TurnLevelRewardMixin.compute_turn_rewards
     writes_later = getattr(type(env), "compute_turn_rewards", later) is not later
@@ -149,9 +149,9 @@ def _rewards(env: Hooks, turn: Turn, ctx: RolloutContext, trunk: Trajectory) -> 
 
 
 def one_of_each_trunk(group: TrajectoryGroup) -> list[tuple[Trajectory, ...]]:
-    """Return groups of one continuation per trunk, in which every one that the agent did not break occurs.
+    """Return groups with one continuation of each trunk; together they have all that no agent broke.
 
-    The first has the trunks; a trunk takes the place of continuations that it does not have.
+    The first group has the trunks themselves. A trunk with few continuations stands in later groups again.
     """
     families = ([group.trajectories[index] for index in family] for family in group.families)
     whole = [own for family in families if (own := [each for each in family if each.agent_caused is None])]

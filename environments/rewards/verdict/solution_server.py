@@ -30,7 +30,7 @@ MAX_INT_DIGITS = 100_000
 PYTHON = (sys.executable, "-I", "-S", "-c")
 _DESCRIPTORS = 4096
 _FREE_FRAMES = 994
-"""Recursions of a solution end at the same depth however its process began."""
+"""Stack frames that a solution can use, so that its recursion ends at one depth in every kind of process."""
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
 

@@ -101,7 +101,7 @@ def match(threads: Sequence[Thread], history: History) -> Match | None:
 
 
 def read_history(request: AgentRequest, threads: Sequence[Thread] = ()) -> History:
-    """Parse a request's entries; those that a thread begins with are taken from it, parsed.
+    """Parse a request's entries; a beginning that a thread has too is taken from there instead.
 
     The request's own list is emptied afterwards, since the garbage collector would visit copies of the whole
     conversation while the model samples.

@@ -42,7 +42,7 @@ class _Harness(Command):
 
 
 class ClaudeCode(_Harness):
-    """Anthropic's `claude`, with all permissions."""
+    """Anthropic's command `claude`, which asks no permission."""
 
     name = "claude"
     program = ("claude", "--print", "--dangerously-skip-permissions")
@@ -55,7 +55,7 @@ class ClaudeCode(_Harness):
 
 
 class Codex(_Harness):
-    """OpenAI's `codex exec`, without its sandbox."""
+    """OpenAI's command `codex exec`, without Codex's own sandbox."""
 
     name = "codex"
     program = (
@@ -69,7 +69,7 @@ class Codex(_Harness):
 
 
 class OpenCode(_Harness):
-    """opencode's `opencode run`."""
+    """The command `opencode run`."""
 
     name = "opencode"
     program = ("opencode", "run", "--model", f"{_MODEL}/{_MODEL}")
@@ -101,7 +101,7 @@ class MiniSweAgent(_Harness):
 
 
 class QwenCode(_Harness):
-    """Qwen Code's `qwen`, with all permissions."""
+    """The command `qwen` of Qwen Code, which asks no permission."""
 
     name = "qwen"
     program = ("qwen", "--yolo", "--auth-type", "openai")

@@ -16,12 +16,12 @@ _TESTS = re.compile(r"\$\{(T_BENCH_)?TEST_DIR\}")
 _HARMLESS = re.compile(
     r"\$\{(T_BENCH_TASK|HOST)_\w*LOGS_PATH\}:.*|\.?/?tests/?:/tests(:ro)?|[\w-]+:/\S+|/[^:\s]+"
 )
-"""Volumes for logs of the harness and for the tests, and those that begin empty."""
+"""Volumes that can be ignored: of the harness's logs, of the tests, and those that are empty at the start."""
 _WAITS = re.compile(
     r"((/bin/)?(ba)?sh -c )?(exec )?(sleep (infinity|inf|\d+[smhd]?)|tail -f /dev/null)|(/bin/)?(ba)?sh"
 )
 _MOST_ALIASES = 8
-"""Aliases of aliases would make a small file a huge value."""
+"""Most YAML aliases of a file, since aliases of aliases expand a small file to a huge value."""
 _WITHOUT_EFFECT = frozenset({
     "container_name", "cpus", "deploy", "expose", "healthcheck", "hostname", "init", "labels", "logging",
     "mem_limit", "networks", "platform", "ports", "pull_policy", "restart", "stdin_open", "tty",

@@ -48,9 +48,9 @@ class HarborTask:
     solve: str | None
     """The commands of the solution, whose files are in `{}`."""
     parser: Parser | None
-    """Of tests that print their result, instead of writing a reward."""
+    """The format of the results that the tests print; None: the tests write a reward."""
     unset: frozenset[str]
-    """Variables of the host that are empty, since nothing but the solution may read them."""
+    """Names of the host's variables that stay empty; nothing but the solution may read them."""
 
     @property
     def images(self) -> Images:

@@ -37,7 +37,7 @@ class Description(BaseModel):
 class TaskYaml(BaseModel):
     instruction: str | None = None
     descriptions: list[Description] = []
-    """The instruction in several wordings, in the oldest tasks."""
+    """Several wordings of the instruction, which the oldest tasks have instead of one."""
     parser_name: Parser = "pytest"
     max_agent_timeout_sec: Seconds = 360.0
     max_test_timeout_sec: Seconds = 60.0

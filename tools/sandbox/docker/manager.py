@@ -51,7 +51,7 @@ class Pool(Generic[T]):
         self._make, self._drop, self._alive, self._creators = make, drop, alive, creators
         self._open = 0
         self._ahead: list[Future[T]] = []
-        """Containers that are ready or being made."""
+        """Containers that no sandbox has yet, ready or still being made."""
         self._lock = threading.Lock()
 
     def enter(self) -> None:

@@ -43,7 +43,7 @@ class ImportReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramStart:
     arguments: Sequence[str]
-    """Those after the command's own."""
+    """Arguments that follow those of the command."""
     env: Mapping[str, str]
     cwd: str
     folder: str | None
@@ -88,7 +88,7 @@ class WarmPython:
             theirs.close()
 
     def load(self, modules: Sequence[str], differing: Sequence[str]) -> ImportReport:
-        """Import modules; report which of them read one of the `differing` variables.
+        """Import modules, and return which of the `differing` variables they read, and what was left open.
 
         Raises:
             OSError: if the interpreter ends, or imports for longer than two minutes.

@@ -24,9 +24,9 @@ class CreditRow(TypedDict):
     gamma: float | None
     baseline: str | None
     noise: dict[str, Any] | None
-    """Like `groups` and `groups_until` the fields of an `Interval`; see `Comparison`."""
+    """The fields of an `Interval`, as `groups` and `groups_until` have; `Comparison` says of what."""
     direction: int | None
-    """None: there are too few groups."""
+    """1: the same way; -1: against; 0: not known yet; None: there are too few groups."""
     groups: dict[str, Any] | None
     groups_until: dict[str, Any] | None
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from turnwise.lab.credit_report.arms import Numbers
 
 MIN_UNITS = 8
-"""Items with credit below which nothing is stated."""
+"""With credit in fewer items than this, nothing is stated."""
 _NOISE_LEVEL, _LEVEL = 0.99, 0.95
-"""Confidence that all arms together have (Holm): of statements about noise, and of the others."""
+"""Joint confidence in all arms (Holm): in statements about noise, and in those about direction and groups."""
 _POWER = 0.84
 """Normal quantile of a power of 80 %."""
 _ROUNDING = 1e-12

@@ -25,7 +25,7 @@ from tools.plain_text import one_line, shorten
 
 Verdict = Literal["right", "unsolved", "given", "broken", "left out", "not played"]
 RUNS = {"check-solution": 1.0, "check-idle": 0.0}
-"""Names of the runs, with the skill of the scripted agent."""
+"""The two runs by name, each with the skill of its scripted agent."""
 _REASON_CHARS = 200
 
 

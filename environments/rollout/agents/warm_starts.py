@@ -65,7 +65,7 @@ class WarmStarts:
         self._is_loaded = self._has_waited = False
         self._closing = AsyncExitStack()
         self.printed = b""
-        """Output of the imports, which a program that makes them itself begins with."""
+        """What the imports print; the output of a program that is started cold begins with it."""
 
     async def __aenter__(self) -> Self:
         self._closing.push_async_callback(self._close_pythons)

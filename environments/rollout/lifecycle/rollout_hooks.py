@@ -73,7 +73,7 @@ _PART = "group"
 async def open_rollout(
     life: Lifecycle, task: GroupTask, sibling: int, calls: HookCalls, trunk: Trajectory | None = None
 ) -> AsyncGenerator["RolloutHooks"]:
-    """Open a rollout; a branch of `trunk` has the seed of its trunk in all but its own samples."""
+    """Open a rollout; a branch samples with a seed of its own, and shares its trunk's in all else."""
     config, sandboxes = life.config, life.sandboxes
     spec = await life.sandbox_spec(task.item, calls)
     async with AsyncExitStack() as opened:

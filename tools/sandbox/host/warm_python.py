@@ -49,7 +49,7 @@ class ProgramStart:
     folder: str | None
     """What the program's guards remove if this process ends first; without one the program has no guards."""
     modules_file: str | None
-    """Where the program writes the installed modules that it imported, at its end."""
+    """The file into which the program writes, at its end, which installed modules it imported."""
 
 
 class WarmPython:

@@ -68,7 +68,7 @@ class ReportGroup:
     """Index of the item: gradients of its epochs are not independent."""
     turns: tuple[TurnTokens, ...]
     advantages: Numbers
-    """[arm][turn], divided by the number of rollouts, withheld ones included and branches left out."""
+    """`[arm][turn]`, divided by the number of rollouts; withheld ones count in it, branches do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -310,6 +310,11 @@ async def test_an_exception_with_another_message_does_not_match(verify):
     assert await held(verify, solution, task(EXPECTED["raises with a match"])) == (False,)
 
 
+async def test_an_exception_that_the_check_of_raises_refuses_does_not_hold(verify):
+    checked = task("with raises(OSError, check=lambda error: error.errno == 3):\n    double(1)")
+    assert await held(verify, "def double(x): raise OSError(2, 'none')\n", checked) == (False,)
+
+
 async def test_a_builtin_exception_keeps_its_arguments(verify):
     caught = task(
         "try:\n    double('x')\nexcept KeyError as error:\n    assert repr(error) == \"KeyError('x')\""

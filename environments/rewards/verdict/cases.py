@@ -24,6 +24,7 @@ nothing = os.open(os.devnull, os.O_RDWR)
 for stream in (0, 1, 2):
     os.dup2(nothing, stream)
 sys.path[:] = [os.getcwd(), *sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+sys.modules.pop(module.partition(".")[0], None)  # a module of Python that has the name of the agent's
 result = getattr(importlib.import_module(module), function)(*arguments)
 text = json.dumps(result).encode()
 while text:
@@ -95,7 +96,8 @@ async def function_cases(
         cases: Arguments and the expected result.
         artefacts: Other files of the agent that this file needs.
         timeout_s: Wall clock of one case; `--env.verify_timeout_s` limits all together.
-        rel_tol: Allowed difference of floats, as a share of the larger one.
+        rel_tol: Allowed difference of floats, as a share of the larger one; where 0.0 is expected, the
+            difference itself.
 
     Raises:
         RewardError: if there are no cases, no Python, `function` has another form, or an expected result has
@@ -111,7 +113,7 @@ async def function_cases(
         )
     run = partial(
         verify,
-        command=["sh", "-c", f'exec python3 -I "$VERIFIER/{_RUNNER}"'],
+        command=["sh", "-c", f'exec python3 -I -X int_max_str_digits=0 "$VERIFIER/{_RUNNER}"'],
         artefacts=[path, *artefacts],
         files={_RUNNER: _RUNNER_TEXT},
         timeout_s=timeout_s,
@@ -166,7 +168,7 @@ def _equal(result: Any, expected: Any, rel_tol: float) -> bool:
         return result is expected
     if isinstance(expected, float) and isinstance(result, int | float):
         try:
-            near = math.isclose(result, expected, rel_tol=rel_tol)
+            near = math.isclose(result, expected, rel_tol=rel_tol, abs_tol=0.0 if expected else rel_tol)
             return near or (math.isnan(result) and math.isnan(expected))
         except OverflowError:  # an integer beyond every float
             return False

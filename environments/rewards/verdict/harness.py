@@ -89,7 +89,9 @@ class Records:
         self._record(indices, held)
 
     @contextlib.contextmanager
-    def raising(self, index: int, kind: Any, *, match: Any = None, **_: Any) -> Generator[SimpleNamespace]:
+    def raising(
+        self, index: int, kind: Any, *, match: Any = None, check: Any = bool, **_: Any
+    ) -> Generator[SimpleNamespace]:
         """Context manager: an exception of this kind, with this message, has to be raised inside."""
         raised = SimpleNamespace(value=None, type=None)
         held = False
@@ -98,7 +100,7 @@ class Records:
         except LostAnswer:
             pass
         except Exception as error:  # noqa: BLE001  # one of another kind fails the assertion
-            held = isinstance(error, kind) and re.search(match or "", str(error)) is not None
+            held = isinstance(error, kind) and bool(re.search(match or "", str(error)) and check(error))
             raised.value, raised.type = error, type(error)
         self._record((index,), held)
 

@@ -146,6 +146,7 @@ class SolutionServer:
             if "raised" not in reply:
                 result, _, _ = graph.decode(reply["returned"])
                 return result
+            graph.decode(reply["given"])
             error = _exception(reply["raised"], graph.decode(reply["args"]))
         except (Exception, LostAnswer) as error:  # noqa: BLE001  # the solution's process may reply anything
             self.lost += 1
@@ -288,11 +289,14 @@ def _answer(function: Any, line: bytes) -> dict[str, Any]:
     try:
         returned: Any = function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001  # compared by the judge
-        names, args = [kind.__name__ for kind in type(error).__mro__], ["tuple", [_message(error)]]
+        names, own = [kind.__name__ for kind in type(error).__mro__], ["tuple", [_message(error)]]
         if type(error).__module__ == "builtins":
             with contextlib.suppress(Exception):  # arguments that are not plain data
-                args = graph.encode(error.args)
-        return {"raised": names, "args": args}
+                own = graph.encode(error.__reduce__()[1])  # `args` of an OSError lacks the file
+        given = None
+        with contextlib.suppress(Exception):
+            given = graph.encode([args, kwargs])
+        return {"raised": names, "args": own, "given": given}
     try:
         return {"returned": graph.encode([returned, args, kwargs])}
     except BaseException as error:  # noqa: BLE001  # not plain data, or an iterator that raises
@@ -329,15 +333,15 @@ class ObjectGraph:
                 return value
             case complex():
                 return ["complex", value.real, value.imag]
-            case bytes() | bytearray():
+            case bytes():
                 return ["bytes", value.hex()]
             case range():
                 return ["range", value.start, value.stop, value.step]
             case tuple() | frozenset() | Iterator() | KeysView() | ValuesView() | ItemsView():
                 kind = next(kind for kind, (plain, _) in _IMMUTABLE.items() if isinstance(value, plain))
                 return [kind, [self.encode(each, sent) for each in cast(Iterable[Any], value)]]
-            case list() | set() | dict() | deque():
-                found = cast(list[Any] | set[Any] | dict[Any, Any] | deque[Any], value)
+            case list() | set() | dict() | deque() | bytearray():
+                found = cast(list[Any] | set[Any] | dict[Any, Any] | deque[Any] | bytearray, value)
                 number = self._numbers.setdefault(id(found), self._own * (len(self._numbers) + 1))
                 if number in sent:
                     return ["ref", number]
@@ -345,7 +349,8 @@ class ObjectGraph:
                 self._objects[number] = found
                 kind = next(kind for kind, plain in _MUTABLE.items() if isinstance(found, plain))
                 entries = found.items() if isinstance(found, dict) else found
-                return [kind, number, [self.encode(each, sent) for each in entries]]
+                more = (found.maxlen,) if isinstance(found, deque) else ()
+                return [kind, number, [self.encode(each, sent) for each in entries], *more]
             case _ if type(value).__module__ in ("decimal", "fractions"):  # not imported without need
                 kind = type(value).__name__.lower()
                 return [kind, str(value)] if kind == "decimal" else [kind, *value.as_integer_ratio()]
@@ -363,13 +368,16 @@ class ObjectGraph:
         number = rest[0]
         if kind == "ref":
             return self._objects[number]
-        found: Any = self._objects.setdefault(number, _MUTABLE[kind]())
-        if type(found) is not _MUTABLE[kind]:
+        found: Any = self._objects.setdefault(number, _MUTABLE[kind]([], *rest[2:]))
+        if not isinstance(found, _MUTABLE[kind]):
             raise TypeError(f"object {number} is no {kind}")
         self._numbers[id(found)] = number
         entries = [self.decode(entry) for entry in rest[1]]
         found.clear()
-        found.extend(entries) if kind in ("list", "deque") else found.update(entries)
+        if kind in ("set", "dict"):
+            found.update(dict(entries) if kind == "dict" else entries)  # a Counter counts pairs
+        else:
+            found.extend(entries)
         return found
 
 
@@ -409,4 +417,4 @@ _IMMUTABLE: Mapping[str, tuple[type, Callable[[list[Any]], Any]]] = {
     "values": (ValuesView, lambda entries: dict(enumerate(entries)).values()),
     "items": (ItemsView, lambda entries: dict(entries).items()),
 }
-_MUTABLE: Mapping[str, type] = {"list": list, "set": set, "dict": dict, "deque": deque}
+_MUTABLE: Mapping[str, type] = {kind.__name__: kind for kind in (list, set, dict, deque, bytearray)}

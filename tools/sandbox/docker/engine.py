@@ -4,6 +4,7 @@ import base64
 import json
 import logging
 import math
+import posixpath
 import secrets
 import socket
 import struct
@@ -135,7 +136,7 @@ class Engine:
             digest=digests[0] if digests else found["Id"],
             env=tuple(env),
             workdir=config.get("WorkingDir") or "",
-            volumes=tuple(config.get("Volumes") or ()),
+            volumes=tuple(map(posixpath.normpath, config.get("Volumes") or ())),
         )
 
     def pull(self, name: str) -> Iterator[dict[str, Any]]:

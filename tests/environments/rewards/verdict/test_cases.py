@@ -1,6 +1,7 @@
 """An agent's code, judged by cases whose answers it never sees."""
 
 import math
+import sys
 
 import pytest
 
@@ -23,6 +24,9 @@ def half(_):
 
 def nan(_):
     return [float("nan"), 1]
+
+def zero(_):
+    return 0.1 + 0.2 - 0.3
 
 def large(_):
     return 10**400
@@ -91,6 +95,8 @@ async def test_an_expected_output_that_is_longer_than_what_is_read_is_refused(ve
         ("unit", {"half": 0.3, "yes": True, "list": [1, 2, 3]}, False),
         ("half", 10**9, False),
         ("half", 1e9, True),
+        ("zero", 0.0, True),
+        ("zero", 1e-17, False),
         ("nan", [math.nan, 1], True),
         ("nan", [0.0, 1], False),
         ("large", 1.5, False),
@@ -102,6 +108,23 @@ async def test_an_expected_output_that_is_longer_than_what_is_read_is_refused(ve
 async def test_a_function_holds_a_case_when_it_returns_what_is_expected(verify, function, expected, held):
     report = await function_cases(verify, f"answer.py:{function}", [((2,), expected)])
     assert report.held == (held,)
+
+
+async def test_integers_are_as_long_as_this_process_allows(verify):
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(6000)
+    try:
+        report = await function_cases(verify, "answer.py:double", [((10**5000,), 2 * 10**5000)])
+    finally:
+        sys.set_int_max_str_digits(before)
+    assert report.held == (True,)
+
+
+async def test_a_file_may_have_the_name_of_a_module_of_python():
+    async with open_sandbox() as sandbox:
+        await sandbox.write_file("operator.py", ANSWER)
+        ctx = RolloutContext(env="e", item_id="i", sandbox=sandbox, fresh_sandbox=open_sandbox)
+        assert (await function_cases(ctx.verify, "operator.py:double", [((2,), 4)])).held == (True,)
 
 
 async def test_a_file_that_the_agent_did_not_write_holds_no_case(verify):

@@ -66,6 +66,18 @@ async def test_arguments_that_the_solution_changes_are_changed_for_the_test(veri
     assert await held(verify, solution, changed) == (True,) * 4
 
 
+async def test_arguments_that_a_solution_changes_before_it_raises_are_changed_for_the_test(verify):
+    changed = task("xs = []\ntry:\n    double(xs)\nexcept ValueError:\n    pass\nassert xs == [9]")
+    assert await held(verify, "def double(x):\n    x.append(9)\n    raise ValueError\n", changed) == (True,)
+
+
+@pytest.mark.parametrize("kind", ["Counter", "OrderedDict", "partial(defaultdict, int)"])
+async def test_a_dictionary_of_another_kind_is_changed_as_any(verify, kind):
+    imports = "from collections import Counter, OrderedDict, defaultdict\nfrom functools import partial\n"
+    changed = task(f"{imports}given = ({kind})(a=2)\ndouble(given)\nassert given == {{'a': 2, 'b': 1}}")
+    assert await held(verify, "def double(x): x['b'] = 1\n", changed) == (True,)
+
+
 PLAIN = (
     "None",
     "(1, 'a', b'b', 2.5, 1j)",
@@ -80,6 +92,8 @@ PLAIN = (
     "{'a': [1]}.values()",
     "{'a': [1]}.items()",
     "collections.deque([1, [2]])",
+    "collections.deque([1], 2)",
+    "bytearray(b'b')",
     "decimal.Decimal('1.50')",
     "fractions.Fraction(1, 3)",
 )
@@ -296,11 +310,21 @@ async def test_an_exception_with_another_message_does_not_match(verify):
     assert await held(verify, solution, task(EXPECTED["raises with a match"])) == (False,)
 
 
+async def test_an_exception_that_the_check_of_raises_refuses_does_not_hold(verify):
+    checked = task("with raises(OSError, check=lambda error: error.errno == 3):\n    double(1)")
+    assert await held(verify, "def double(x): raise OSError(2, 'none')\n", checked) == (False,)
+
+
 async def test_a_builtin_exception_keeps_its_arguments(verify):
     caught = task(
         "try:\n    double('x')\nexcept KeyError as error:\n    assert repr(error) == \"KeyError('x')\""
     )
     assert await held(verify, "def double(x): return {}[x]", caught) == (True,)
+
+
+async def test_an_exception_of_the_system_keeps_the_name_of_its_file(verify):
+    missing = task("with raises(FileNotFoundError, match='no/such'):\n    double('no/such')")
+    assert await held(verify, "def double(x): return open(x)\n", missing) == (True,)
 
 
 async def test_what_is_not_reached_because_the_test_stopped_before_does_not_hold(verify):

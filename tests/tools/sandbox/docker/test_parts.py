@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker.container import ContainerFacts
-from tools.sandbox.docker.engine import EngineError, Image, Ramp, Splitter
+from tools.sandbox.docker.engine import Engine, EngineError, Image, Ramp, Splitter
 from tools.sandbox.docker.manager import ContainerManager, Pool
 from tools.sandbox.inside.messages import Facts
 
@@ -79,6 +79,20 @@ def test_processes_that_want_the_same_image_have_it_pulled_once():
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(lambda each: each.image("a", lambda _: None), processes))
     assert ([each.id for each in found], engine.pulls) == (["i"] * 3, 1)
+
+
+class VolumeApi:
+    """The client of an engine with one image, whose Dockerfile names its volume with a slash at the end."""
+
+    def info(self):
+        return {}
+
+    def inspect_image(self, name):
+        return {"Id": name, "Config": {"Volumes": {"/data/": {}}}}
+
+
+def test_a_volume_is_named_as_its_files_are():
+    assert getattr(Engine(VolumeApi()).image("a"), "volumes", ()) == ("/data",)
 
 
 def facts(memory="104857600\n", pids="26\n", cpu="150000\n100000\n", status="CapEff:\t0\nNoNewPrivs:\t1\n"):

@@ -416,8 +416,9 @@ class _Choice:
 
 def _events(content: bytes) -> Iterator[bytes]:
     for event in content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n"):
-        if lines := [line[5:] for line in event.split(b"\n") if line.startswith(b"data:")]:
-            yield b"\n".join(lines).strip()
+        lines = [line[5:] for line in event.split(b"\n") if line.startswith(b"data:")]
+        if data := b"\n".join(lines).strip():
+            yield data
 
 
 def _add_function(function: dict[str, Any], piece: Mapping[str, Any]) -> None:

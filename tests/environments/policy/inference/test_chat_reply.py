@@ -400,6 +400,11 @@ def test_a_stream_without_ids_is_text_alone():
     assert (reply.message.reasoning, reply.message.content, reply.tokens) == ("hm", "3", None)
 
 
+def test_an_event_without_data_is_none():
+    reply = read_reply(b"data:\n\nevent: ping\ndata:\n\n" + stream(part("stop", delta={"content": "3"})), "p")
+    assert reply.message.content == "3"
+
+
 def piece(arguments=None, name=None, **fields):
     return part(delta={"tool_calls": [{**fields, "function": {"name": name, "arguments": arguments}}]})
 

@@ -7,6 +7,7 @@ import itertools
 import os
 import posixpath
 import socket
+import sys
 import tarfile
 import tempfile
 import time
@@ -18,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TypeVar, cast
 
 from tools.errors import AgentCausedError, SandboxUnavailable
-from tools.sandbox.base import ExecResult, SandboxFileError, SandboxRecord, Snapshot
+from tools.sandbox.base import ExecResult, Sandbox, SandboxFileError, SandboxRecord, Snapshot
 from tools.sandbox.docker.container import Container
 from tools.sandbox.docker.engine import NOT_FOUND, EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
@@ -171,14 +172,18 @@ class WholeSandbox(SupervisedSandbox):
 
     async def snapshot(self) -> Snapshot:
         config = {"WorkingDir": self.container.spec.workdir, "Labels": labels()}
+        volumes = await self.outside(self._pack_volumes)
         image = await self.outside(partial(self.engine.commit, self.container.id, config))
+
+        async def fill(copy: Sandbox) -> None:
+            await cast("WholeSandbox", copy).put_changed(volumes)
 
         async def discard() -> None:
             # An image that cannot be removed now is removed as an orphan later.
             with suppress(EngineError):
                 await in_thread(partial(self.engine.remove_image, image))
 
-        return Snapshot(options={"image": image}, discard=discard)
+        return Snapshot(options={"image": image}, fill=fill if volumes else None, discard=discard)
 
     async def changed_paths(self) -> list[str]:
         return sorted(await self.outside(lambda: self._find_changes(())))
@@ -237,11 +242,22 @@ class WholeSandbox(SupervisedSandbox):
     def _find_changes(self, exclude: Collection[str]) -> dict[str, int]:
         own = (*self._own, *(posixpath.normpath(path) for path in exclude))
         found = dict(self.engine.list_changes(self.container.id))
-        with tarfile.open(fileobj=io.BytesIO(), mode="w") as unused:
-            for volume in self.container.spec.image.volumes:  # which the engine leaves out of changes
-                found |= dict.fromkeys(self._add(unused, volume, {}, 0, with_all=True), _NEW)
+        found |= dict.fromkeys(self._paths_in_volumes(), _NEW)
         self._watch.refuse_unreadable(len(found), max((len(os.fsencode(path)) for path in found), default=0))
         return {path: kind for path, kind in found.items() if not _is_in(path, own)}
+
+    def _paths_in_volumes(self) -> set[str]:
+        """Return what is in the image's volumes, which the engine leaves out of changes and commits."""
+        with tarfile.open(fileobj=io.BytesIO(), mode="w") as unused:
+            volumes = self.container.spec.image.volumes
+            return set[str]().union(*(self._add(unused, each, {}, 0, with_all=True) for each in volumes))
+
+    def _pack_volumes(self) -> bytes:
+        paths, made = dict.fromkeys(self._paths_in_volumes(), _NEW), io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w") as archive:
+            for volume in self.container.spec.image.volumes:
+                self._add(archive, volume, paths, sys.maxsize, with_all=True)
+        return made.getvalue() if paths else b""
 
     def _pack(self, exclude: Collection[str], max_bytes: int) -> bytes:
         made = io.BytesIO()

@@ -2,7 +2,9 @@
 
 import io
 import os
+import subprocess
 import tarfile
+from functools import partial
 
 import pytest
 
@@ -185,6 +187,24 @@ async def test_a_snapshot_outlives_one_that_was_taken_on_top_of_it():
     async with opened().beginning_with(first) as copy:
         assert await ran(copy, "echo there") == ["there"]
     await first.discard()
+
+
+async def test_a_snapshot_has_the_files_of_the_images_volumes():
+    name = f"turnwise-volume-{os.getpid()}"
+    dockerfile = f"FROM {TEST_IMAGE}\nVOLUME /data\n"
+    build = ["docker", "build", "--quiet", "--tag", name, "-"]
+    subprocess.run(build, input=dockerfile.encode(), stdout=subprocess.DEVNULL, check=True)
+    own = partial(open_sandbox, "docker", image=name, whole=True, memory_mb=256)
+    try:
+        async with own() as sandbox:
+            await ran(sandbox, "mkdir /data/deep; echo prepared > /data/deep/file")
+            snapshot = await take_snapshot(sandbox)
+        async with own().beginning_with(snapshot) as copy:
+            assert await ran(copy, "cat /data/deep/file") == ["prepared"]
+            assert "/data/deep/file" in await changed_paths(copy)
+        await snapshot.discard()
+    finally:
+        subprocess.run(["docker", "rmi", "--no-prune", name], stdout=subprocess.DEVNULL, check=True)
 
 
 async def test_a_sandbox_that_is_not_whole_knows_nothing_of_changes():

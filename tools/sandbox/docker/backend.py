@@ -80,7 +80,9 @@ async def open_docker(
         open_listener = partial(containers.listener, managed.engine, container)
         listen = partial(make_in_thread, threads(), open_listener, socket.socket.close)
         if whole:
-            yield WholeSandbox(watch, channel, record, listen)
+            sandbox = WholeSandbox(watch, channel, record, listen)
+            await sandbox.note_volumes()
+            yield sandbox
         else:
             yield SupervisedSandbox(channel, WORKDIR, record, listen)
 

@@ -169,6 +169,13 @@ class WholeSandbox(SupervisedSandbox):
         super().__init__(channel, watch.container.spec.workdir, record, listen)
         self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
         self._own = (*_OURS, *(place for _, place in watch.container.spec.held))
+        self._volumes = watch.container.spec.image.volumes
+        self._given: Mapping[str, object] = {}
+
+    async def note_volumes(self) -> None:
+        """Note what volumes hold before the agent: the engine does not say what changes in them."""
+        if self._volumes:
+            self._given = await self.outside(self._list_volumes)
 
     async def snapshot(self) -> Snapshot:
         config = {"WorkingDir": self.container.spec.workdir, "Labels": labels()}
@@ -242,20 +249,27 @@ class WholeSandbox(SupervisedSandbox):
     def _find_changes(self, exclude: Collection[str]) -> dict[str, int]:
         own = (*self._own, *(posixpath.normpath(path) for path in exclude))
         found = dict(self.engine.list_changes(self.container.id))
-        found |= dict.fromkeys(self._paths_in_volumes(), _NEW)
+        held = self._list_volumes()
+        found |= {path: _NEW for path, facts in held.items() if self._given.get(path) != facts}
+        gone = self._given.keys() - held.keys()
+        found |= {path: _REMOVED for path in gone if posixpath.dirname(path) not in gone}
         self._watch.refuse_unreadable(len(found), max((len(os.fsencode(path)) for path in found), default=0))
         return {path: kind for path, kind in found.items() if not _is_in(path, own)}
 
-    def _paths_in_volumes(self) -> set[str]:
-        """Return what is in the image's volumes, which the engine leaves out of changes and commits."""
-        with tarfile.open(fileobj=io.BytesIO(), mode="w") as unused:
-            volumes = self.container.spec.image.volumes
-            return set[str]().union(*(self._add(unused, each, {}, 0, with_all=True) for each in volumes))
+    def _list_volumes(self) -> dict[str, object]:
+        """Return what tells a change of each path in the image's volumes, which the engine leaves out."""
+        found = dict[str, object]()
+        for volume in self._volumes:
+            with closing(self.engine.archive(self.container.id, volume)) as chunks:
+                for m in tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|"):  # noqa: SIM115
+                    at = posixpath.normpath(posixpath.join(posixpath.dirname(volume), m.name))
+                    found[at] = (m.type, m.mode, m.uid, m.gid, m.size, m.mtime, m.linkname)
+        return found
 
     def _pack_volumes(self) -> bytes:
-        paths, made = dict.fromkeys(self._paths_in_volumes(), _NEW), io.BytesIO()
+        made, paths = io.BytesIO(), dict.fromkeys(self._list_volumes(), _NEW)
         with tarfile.open(fileobj=made, mode="w") as archive:
-            for volume in self.container.spec.image.volumes:
+            for volume in self._volumes:
                 self._add(archive, volume, paths, sys.maxsize, with_all=True)
         return made.getvalue() if paths else b""
 

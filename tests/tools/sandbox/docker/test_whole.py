@@ -189,22 +189,39 @@ async def test_a_snapshot_outlives_one_that_was_taken_on_top_of_it():
     await first.discard()
 
 
-async def test_a_snapshot_has_the_files_of_the_images_volumes():
+@pytest.fixture(scope="module")
+def with_volume(docker_engine, tmp_path_factory):
+    """Opens whole sandboxes of an image with files in a volume."""
+    tmp_path = tmp_path_factory.mktemp("volume")
     name = f"turnwise-volume-{os.getpid()}"
-    dockerfile = f"FROM {TEST_IMAGE}\nVOLUME /data\n"
-    build = ["docker", "build", "--quiet", "--tag", name, "-"]
-    subprocess.run(build, input=dockerfile.encode(), stdout=subprocess.DEVNULL, check=True)
-    own = partial(open_sandbox, "docker", image=name, whole=True, memory_mb=256)
-    try:
-        async with own() as sandbox:
-            await ran(sandbox, "mkdir /data/deep; echo prepared > /data/deep/file")
-            snapshot = await take_snapshot(sandbox)
-        async with own().beginning_with(snapshot) as copy:
-            assert await ran(copy, "cat /data/deep/file") == ["prepared"]
-            assert "/data/deep/file" in await changed_paths(copy)
-        await snapshot.discard()
-    finally:
-        subprocess.run(["docker", "rmi", "--no-prune", name], stdout=subprocess.DEVNULL, check=True)
+    for each in ("kept", "changed", "removed"):
+        (tmp_path / each).write_text(each)
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {TEST_IMAGE}\nCOPY kept changed removed /data/\nVOLUME /data\n"
+    )
+    subprocess.run(["docker", "build", "--quiet", "--tag", name, tmp_path], capture_output=True, check=True)
+    yield partial(open_sandbox, "docker", image=name, whole=True, memory_mb=256)
+    subprocess.run(["docker", "rmi", "--no-prune", name], capture_output=True, check=True)
+
+
+async def test_a_snapshot_has_the_files_of_the_images_volumes(with_volume):
+    async with with_volume() as sandbox:
+        await ran(sandbox, "mkdir /data/deep; echo prepared > /data/deep/file")
+        snapshot = await take_snapshot(sandbox)
+    async with with_volume().beginning_with(snapshot) as copy:
+        assert await ran(copy, "cat /data/deep/file") == ["prepared"]
+        assert "/data/deep/file" in await changed_paths(copy)
+    await snapshot.discard()
+
+
+async def test_only_what_the_agent_changed_in_a_volume_is_a_change(with_volume):
+    async with with_volume() as sandbox:
+        await ran(sandbox, "cd /data; echo new > new; echo more >> changed; rm removed")
+        changed = [path for path in await changed_paths(sandbox) if path.startswith("/data/")]
+        assert changed == ["/data/changed", "/data/new", "/data/removed"]
+        archive = await changed_files(sandbox, max_bytes=1 << 20)
+    async with with_volume().beginning_with(changes(archive)) as fresh:
+        assert await ran(fresh, "cd /data; ls; cat changed") == ["changed", "kept", "new", "changedmore"]
 
 
 async def test_a_sandbox_that_is_not_whole_knows_nothing_of_changes():

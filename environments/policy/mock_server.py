@@ -64,7 +64,7 @@ class SampledIds:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_text: str | None = None
-    """The stop text that ended it."""
+    """The stop text at which sampling ended; None if it ended otherwise."""
     prompt_logprobs: tuple[float, ...] = ()
     """One for each of the prompt's last tokens, those of the text that is scored; empty if none is."""
 

@@ -45,7 +45,7 @@ def count_tokens(prompt: Prompt, request: CompletionRequest) -> int:
 
 
 def first_stop_text(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Return the place of the stop text that begins first, and the stop text."""
+    """Return where the earliest stop text begins in the text, and which one it is."""
     return min(((text.index(each), each) for each in stops if each in text), default=None)
 
 

@@ -133,7 +133,7 @@ class AgentLoop:
     where: str = ""
     summariser: Summariser | None = None
     hidden: Sequence[str] = ()
-    """Texts that no tool result may show."""
+    """Texts, such as keys, that are cut out of every tool result."""
     stop_reason: StopReason | None = field(default=None, init=False)
     _unfinished: Turn | None = field(default=None, init=False)
     """A sampled turn that was not yielded, because its calls or the reply to it broke."""

@@ -156,7 +156,7 @@ def _message(error: BaseException) -> str:
 
 
 def _keys_of_item(error: KeyError) -> str:
-    """Return the keys of the local variable `item` if the line that raised names it and it lacks the key."""
+    """Return the keys of the item if the failing line looked up a key that the item lacks, else nothing."""
     frames = [*traceback.walk_tb(error.__traceback__)]
     if not frames or not error.args:
         return ""

@@ -359,7 +359,7 @@ async def _ask(
 
 
 async def _ask_later_turn(policy: TokenPolicy) -> Completion | str:
-    """Sample two turns by ids in one row; return the second, or the error."""
+    """Sample two turns by ids, the second after the first; return the second, or the error of either."""
     opening = await _ask(policy, _OPENING, max_tokens=256)
     if isinstance(opening, str):
         return opening
